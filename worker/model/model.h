@@ -1,0 +1,94 @@
+#ifndef CADRE_WORKER_MODEL_MODEL_H_
+#define CADRE_WORKER_MODEL_MODEL_H_
+
+// A model that can be trained: built from a ModelSpec, with or without an
+// adapter. Owns its weights, gradients and activation memory. Not thread-safe:
+// one training thread. Knows nothing of jobs, protos or files' whereabouts.
+//
+//   ASSIGN_OR_RETURN(auto model, Model::Create(spec, options));
+//   model->LoadWeights(dir);
+//   for each step: ZeroGradients(); for each micro-batch:
+//     model->ForwardBackward(batch, {.inv_num_targets = 1.0 / n_global});
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/common/exec.h"
+#include "kernels/common/tensor.h"
+#include "model/lora_targets.h"
+#include "model/model_dir.h"
+#include "model/model_spec.h"
+#include "worker/model/batch.h"
+#include "worker/model/parameters.h"
+
+namespace cadre {
+
+struct ModelOptions {
+  Exec exec;
+  // kF32 in production; kF64 for finite-difference tests.
+  DType dtype = DType::kF32;
+  // Unset: full fine-tuning, every parameter that can have a gradient is
+  // trained. Set: the base is frozen and this adapter is trained.
+  std::optional<LoraPlan> lora;
+  // Keep only block inputs (and routing decisions) and replay each block in the
+  // backward pass.
+  bool activation_checkpointing = false;
+  uint64_t dropout_seed = 0;
+};
+
+struct LossScale {
+  // 1 / valid targets of the whole global step (parallelism.md section 2).
+  double inv_num_targets = 1.0;
+  // Weight of this micro-batch's auxiliary loss: 1 / micro-batches of the step.
+  double aux_weight = 1.0;
+  // Selects the dropout masks of this micro-batch; the same value repeats them.
+  uint64_t dropout_step = 0;
+};
+
+struct ForwardResult {
+  double loss_sum = 0.0;  // sum over valid targets, natural log
+  double aux_loss = 0.0;  // before its coefficient; 0 where there is none
+  // [MoE layers][experts] tokens routed to each expert, padding excluded.
+  std::vector<std::vector<int64_t>> expert_tokens;
+};
+
+// What a test or a program may want to look at; null members are not filled.
+struct ForwardCapture {
+  std::vector<float>* logits = nullptr;                // [T, vocab]
+  std::vector<std::vector<float>>* hidden = nullptr;   // models.md 7: hidden.i
+  std::vector<std::vector<float>>* router_logits = nullptr;  // per MoE layer
+};
+
+class Model {
+ public:
+  static absl::StatusOr<std::unique_ptr<Model>> Create(const ModelSpec& spec,
+                                                       ModelOptions options);
+  virtual ~Model() = default;
+
+  virtual ParameterRegistry& parameters() = 0;
+  virtual const ModelSpec& spec() const = 0;
+
+  // Reads every base tensor (converted to the model's dtype) from `dir`.
+  virtual absl::Status LoadWeights(const ModelDir& dir) = 0;
+  // Deterministic random weights (from-scratch training, benchmarks).
+  virtual void InitWeights(uint64_t seed) = 0;
+  // New adapters: A uniform in +-1/sqrt(in), B = 0 (models.md 6).
+  virtual void InitAdapter(uint64_t seed) = 0;
+
+  // Loss only.
+  virtual absl::StatusOr<ForwardResult> Forward(
+      const Batch& batch, const ForwardCapture& capture) = 0;
+  // Adds d(loss_sum * inv_num_targets + aux terms)/dp into every trainable
+  // parameter's grad.
+  virtual absl::StatusOr<ForwardResult> ForwardBackward(
+      const Batch& batch, const LossScale& scale) = 0;
+};
+
+}  // namespace cadre
+
+#endif  // CADRE_WORKER_MODEL_MODEL_H_
