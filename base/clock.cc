@@ -9,7 +9,8 @@ class RealClock final : public Clock {
  public:
   absl::Time Now() override { return absl::Now(); }
   absl::Duration Monotonic() override {
-    return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+    return absl::FromChrono(
+        std::chrono::steady_clock::now().time_since_epoch());
   }
 };
 

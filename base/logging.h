@@ -39,11 +39,11 @@ void SetMinLogSeverity(LogSeverity severity);
 #define CADRE_LOG(severity) \
   ::cadre::LogMessage(CADRE_LOG_##severity, __FILE__, __LINE__).stream()
 
-#define CADRE_CHECK(condition)                                           \
-  if (condition) {                                                       \
-  } else /* NOLINT(readability-misleading-indentation) */                \
+#define CADRE_CHECK(condition)                                            \
+  if (condition) {                                                        \
+  } else /* NOLINT(readability-misleading-indentation) */                 \
     ::cadre::LogMessage(::cadre::LogSeverity::kFatal, __FILE__, __LINE__) \
-            .stream()                                                    \
+            .stream()                                                     \
         << "check failed: " #condition " "
 
 #endif  // CADRE_BASE_LOGGING_H_

@@ -12,18 +12,18 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-#define CADRE_RETURN_IF_ERROR(expr)                         \
-  do {                                                      \
+#define CADRE_RETURN_IF_ERROR(expr)                             \
+  do {                                                          \
     if (absl::Status cadre_status = (expr); !cadre_status.ok()) \
-      return cadre_status;                                  \
+      return cadre_status;                                      \
   } while (false)
 
 #define CADRE_MACRO_CONCAT_INNER(a, b) a##b
 #define CADRE_MACRO_CONCAT(a, b) CADRE_MACRO_CONCAT_INNER(a, b)
 
-#define CADRE_ASSIGN_OR_RETURN(lhs, expr) \
-  CADRE_ASSIGN_OR_RETURN_IMPL(            \
-      CADRE_MACRO_CONCAT(cadre_statusor_, __LINE__), lhs, expr)
+#define CADRE_ASSIGN_OR_RETURN(lhs, expr)                                    \
+  CADRE_ASSIGN_OR_RETURN_IMPL(CADRE_MACRO_CONCAT(cadre_statusor_, __LINE__), \
+                              lhs, expr)
 
 #define CADRE_ASSIGN_OR_RETURN_IMPL(var, lhs, expr) \
   auto var = (expr);                                \

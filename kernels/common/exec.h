@@ -38,8 +38,9 @@ void ParallelFor(const Exec& exec, int64_t n, int64_t grain,
 // What an op answers when its CUDA side is not linked in.
 inline absl::Status NoCudaError(absl::string_view op) {
   return absl::UnimplementedError(absl::StrCat(
-      op, ": this program holds no CUDA kernels; build with --config=cuda and "
-          "load the CUDA plugin"));
+      op,
+      ": this program holds no CUDA kernels; build with --config=cuda and "
+      "load the CUDA plugin"));
 }
 
 }  // namespace cadre

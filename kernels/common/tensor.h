@@ -37,7 +37,9 @@ class Tensor {
   DType dtype() const { return dtype_; }
   int rank() const { return rank_; }
   int64_t dim(int i) const { return dims_[i]; }
-  absl::Span<const int64_t> dims() const { return {dims_.data(), size_t(rank_)}; }
+  absl::Span<const int64_t> dims() const {
+    return {dims_.data(), size_t(rank_)};
+  }
   int64_t num_elements() const {
     int64_t n = present_ ? 1 : 0;
     for (int i = 0; i < rank_; ++i) n *= dims_[i];

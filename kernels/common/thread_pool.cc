@@ -12,7 +12,8 @@ thread_local bool inside_piece = false;
 }  // namespace
 
 ThreadPool::ThreadPool(int num_threads) {
-  for (int i = 1; i < num_threads; ++i) threads_.emplace_back([this] { Work(); });
+  for (int i = 1; i < num_threads; ++i)
+    threads_.emplace_back([this] { Work(); });
 }
 
 ThreadPool::~ThreadPool() {
