@@ -41,8 +41,8 @@ struct GdnSpec {
   int64_t conv_kernel = 4;
   // How the input projections are stored.
   enum class Projections {
-    kGroupedQkvzBa,   // qwen3_next: in_proj_qkvz, in_proj_ba, by key head
-    kSplitQkvZBA,     // qwen3_5_moe: in_proj_qkv, in_proj_z, _b, _a
+    kGroupedQkvzBa,  // qwen3_next: in_proj_qkvz, in_proj_ba, by key head
+    kSplitQkvZBA,    // qwen3_5_moe: in_proj_qkv, in_proj_z, _b, _a
   } projections = Projections::kGroupedQkvzBa;
 };
 
@@ -80,9 +80,9 @@ struct MlaSpec {
   int64_t kv_lora_rank = 0;
   int64_t qk_nope_dim = 0, qk_rope_dim = 0, v_dim = 0;
   double latent_norm_eps = 1e-6;
-  double softmax_scale = 0.0;     // (nope + rope)^-1/2, yarn's factor included
-  std::optional<RopeSpec> rope;   // unset: the rope dims are not rotated
-  bool output_gate = false;       // kimi_k3: concat(o) * sigmoid(g_proj x)
+  double softmax_scale = 0.0;    // (nope + rope)^-1/2, yarn's factor included
+  std::optional<RopeSpec> rope;  // unset: the rope dims are not rotated
+  bool output_gate = false;      // kimi_k3: concat(o) * sigmoid(g_proj x)
   std::optional<IndexerSpec> indexer;  // unset: dense
 };
 
@@ -172,6 +172,9 @@ struct ModelSpec {
   int64_t pad_token_id = -1;
   // "model.", "model.language_model." or "language_model.model.".
   std::string tensor_prefix;
+  // quantization_config says fp8: matrices may be stored F8_E4M3 with one scale
+  // per 128 x 128 block (models.md 1.2).
+  bool fp8_blocks = false;
   ResidualSpec residual = PlainResidual{};
   std::vector<BlockSpec> blocks;
   // What the parser wants a person to know (a default no published model
@@ -185,6 +188,11 @@ absl::StatusOr<ModelSpec> ParseModelSpec(absl::string_view config_json);
 
 // model_type values that ParseModelSpec accepts, sorted.
 std::vector<std::string> SupportedModelTypes();
+
+// Short names for reports and plans: "kda", "gdn", "mla", "dsa" (an MLA with an
+// indexer), "gqa"; "dense_mlp", "moe".
+const char* MixerKindName(const MixerSpec& mixer);
+const char* FfnKindName(const FfnSpec& ffn);
 
 }  // namespace cadre
 
