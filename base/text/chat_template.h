@@ -16,7 +16,7 @@
 #include "absl/types/span.h"
 #include "base/text/json.h"
 #include "base/text/special_tokens.h"
-#include "base/text/tokenizer.h"
+#include "base/text/text_span.h"
 
 namespace cadre {
 

@@ -18,15 +18,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/text/text_span.h"
 
 namespace cadre {
 
-// Bytes [begin, end) of a text.
-struct TextSpan {
-  int64_t begin = 0;
-  int64_t end = 0;
-  bool operator==(const TextSpan&) const = default;
-};
+class Json;
 
 struct Encoding {
   std::vector<int32_t> ids;
@@ -73,6 +69,8 @@ class Tokenizer {
 
  private:
   struct Impl;
+  static absl::StatusOr<std::unique_ptr<const Tokenizer>> Build(
+      const Json& json);
   explicit Tokenizer(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
