@@ -1,0 +1,50 @@
+#ifndef CADRE_KERNELS_GROUPED_GEMM_GROUPED_GEMM_H_
+#define CADRE_KERNELS_GROUPED_GEMM_GROUPED_GEMM_H_
+
+// One matrix product per group of consecutive rows, each with its own weight:
+// the linear layers of routed experts and of their adapters.
+//
+//   // y = x W_g^T for the rows of each expert g
+//   GroupedGemm(exec, {.mode = GroupedGemmMode::kNT, .x = x, .w = w, .y = y,
+//                      .offsets = offsets});
+
+#include "absl/status/status.h"
+#include "kernels/common/exec.h"
+#include "kernels/common/tensor.h"
+
+namespace cadre {
+
+// Which of the three matrices is the result; named by how BLAS sees the
+// operands. The other two are inputs.
+enum class GroupedGemmMode {
+  kNT,  // y = x w^T      forward
+  kNN,  // x = y w        gradient of the input from that of the output
+  kTN,  // w[g] = y^T x   gradient of the weight
+};
+
+struct GroupedGemmArgs {
+  GroupedGemmMode mode = GroupedGemmMode::kNT;
+  Tensor x;  // [R,K]
+  Tensor w;  // [G,N,K]
+  Tensor y;  // [R,N]
+  // i32[G+1]: group g owns rows [offsets[g], offsets[g+1]). Starts at 0, never
+  // falls, ends at most at R. Host memory on the CPU, device memory on CUDA.
+  Tensor offsets;
+  double alpha = 1;         // scales the product
+  bool accumulate = false;  // add to the result instead of overwriting it
+};
+
+// result = alpha product (+ result), group by group.
+//
+// Rows from offsets[G] on belong to no group: inputs there are not read and
+// results there not written. An empty group leaves its w alone when
+// accumulating, and zeroes it otherwise (kTN). G, R, N and K may be 0.
+// Dtypes: x, w, y alike, f32 or f64 on the CPU.
+// Aliasing: the result overlaps no input.
+// Determinism: as Gemm; groups run one after the other.
+// Cost: 2 offsets[G] N K FLOPs.
+absl::Status GroupedGemm(const Exec& exec, const GroupedGemmArgs& args);
+
+}  // namespace cadre
+
+#endif  // CADRE_KERNELS_GROUPED_GEMM_GROUPED_GEMM_H_
