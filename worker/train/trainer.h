@@ -1,0 +1,151 @@
+#ifndef CADRE_WORKER_TRAIN_TRAINER_H_
+#define CADRE_WORKER_TRAIN_TRAINER_H_
+
+// One rank of one attempt: trains a model on its share of the data together
+// with its peers, saves checkpoints, exports the result. Runs on one training
+// thread; Abort, step and collective_seq may be called from any thread.
+//
+//   ASSIGN_OR_RETURN(auto world, CreateGlooCommunicator(...));
+//   ASSIGN_OR_RETURN(TrainerInputs inputs,
+//                    LoadTrainerInputs(options, exec, &observer));
+//   ASSIGN_OR_RETURN(auto trainer, Trainer::Create(options, std::move(inputs),
+//                                                  std::move(world),
+//                                                  &observer));
+//   ASSIGN_OR_RETURN(TrainOutcome outcome, trainer->Train());
+//   if (outcome == TrainOutcome::kFinished) trainer->Export();
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kernels/common/exec.h"
+#include "worker/checkpoint/manifest.h"
+#include "worker/comm/communicator.h"
+#include "worker/train/trainer_options.h"
+
+namespace cadre {
+
+class Clock;
+class Model;
+class PackedDataset;
+
+// One optimizer step, equal on every rank but for the seconds.
+struct StepMetrics {
+  int64_t step = 0;  // steps done, this one included
+  int64_t total_steps = 0;
+  double epoch = 0.0;  // passes over the data
+  double loss = 0.0;   // per valid target, global
+  double aux_loss = 0.0;
+  double grad_norm = 0.0;  // before clipping
+  double learning_rate = 0.0;
+  int64_t targets = 0, tokens = 0;  // of the step, global
+  int64_t trained_tokens = 0;       // of the job so far, global
+  double step_seconds = 0.0;
+  double data_seconds = 0.0, compute_seconds = 0.0, reduce_seconds = 0.0,
+         optimizer_seconds = 0.0, wait_seconds = 0.0;
+  double tokens_per_second = 0.0;  // global
+  bool skipped = false;            // non-finite: nothing was updated
+  int64_t nonfinite_total = 0;
+  // [MoE layers][experts], summed over ranks and micro-batches.
+  std::vector<std::vector<int64_t>> expert_tokens;
+};
+
+struct EvalMetrics {
+  int64_t step = 0;
+  double loss = 0.0;  // per valid target, global
+  int64_t targets = 0;
+};
+
+// This rank's part of a checkpoint is on disk.
+struct FilesSaved {
+  int64_t step = 0;
+  std::string dir;
+  std::vector<CheckpointFile> files;  // of this rank
+  double loss = 0.0;                  // of the last step
+  // Everything but the peers' files: what SealCheckpoint needs besides them.
+  CheckpointManifest manifest;
+};
+
+enum class TrainPhase { kTrain, kEval, kSave, kExport };
+
+// How the outside watches and steers. Called on the training thread at step
+// boundaries; must not block.
+class TrainObserver {
+ public:
+  virtual ~TrainObserver() = default;
+  // stage: "data", "model".
+  virtual void OnPreparing(absl::string_view stage, int64_t done,
+                           int64_t total) {}
+  virtual void OnPhase(TrainPhase phase) {}
+  virtual void OnStep(const StepMetrics& metrics) {}
+  virtual void OnEval(const EvalMetrics& metrics) {}
+  virtual void OnFilesSaved(const FilesSaved& saved) {}
+  // Sealed by the trainer itself (seal_by_trainer), on rank 0.
+  virtual void OnSealed(int64_t step, const std::string& dir,
+                        const std::string& manifest_sha256) {}
+  // Something a person should know: "NONFINITE_STEP", ...
+  virtual void OnEvent(absl::string_view kind, absl::string_view message) {}
+  // True: save and stop at the next boundary. It is enough that one rank says
+  // so; all stop at the same step.
+  virtual bool StopRequested() { return false; }
+  // True: save at the next boundary (once per request); any rank may ask.
+  virtual bool SaveRequested() { return false; }
+};
+
+// What a trainer works on.
+struct TrainerInputs {
+  TrainerInputs();
+  TrainerInputs(TrainerInputs&&) noexcept;
+  TrainerInputs& operator=(TrainerInputs&&) noexcept;
+  ~TrainerInputs();
+
+  std::unique_ptr<Model> model;  // weights and adapter initialised
+  std::unique_ptr<PackedDataset> train;
+  std::unique_ptr<PackedDataset> eval;  // may be null
+  std::string base_fingerprint;         // compared on resume
+  Exec exec;
+};
+
+enum class TrainOutcome { kFinished, kStopped };
+
+struct ExportedArtifact {
+  std::string kind;  // "adapter" or "checkpoint"
+  std::string dir;
+  int64_t bytes = 0;
+  std::string manifest_sha256;  // of the file list that lies beside the result
+};
+
+class Trainer {
+ public:
+  // Checks the options, agrees with the peers on them, splits the mesh's
+  // communicators, resumes where asked. `observer` and `clock` (null: the real
+  // one) must outlive it. Every rank calls it at the same time.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(
+      TrainerOptions options, TrainerInputs inputs,
+      std::unique_ptr<Communicator> world, TrainObserver* observer,
+      Clock* clock = nullptr);
+  virtual ~Trainer() = default;
+
+  // Steps until the last one is done and saved, or a stop was asked for.
+  // Errors: ABORTED after Abort; UNAVAILABLE, DEADLINE_EXCEEDED a peer is lost;
+  // OUT_OF_RANGE too many non-finite steps in a row; others name the cause.
+  virtual absl::StatusOr<TrainOutcome> Train() = 0;
+
+  // Writes the result (rank 0; the others wait for it).
+  virtual absl::StatusOr<ExportedArtifact> Export() = 0;
+
+  // Any thread: makes collectives under way fail with ABORTED.
+  virtual void Abort() = 0;
+  virtual int64_t step() const = 0;
+  virtual int64_t total_steps() const = 0;
+  // Grows with every collective.
+  virtual int64_t collective_seq() const = 0;
+};
+
+}  // namespace cadre
+
+#endif  // CADRE_WORKER_TRAIN_TRAINER_H_
