@@ -1,0 +1,76 @@
+#ifndef CADRE_CLIENT_JOB_CLIENT_H_
+#define CADRE_CLIENT_JOB_CLIENT_H_
+
+// The client library: typed calls to a coordinator, with retries where they are
+// safe and a watch that survives lost connections and coordinator restarts.
+// Thread-safe. Errors carry the server's details (base/rpc/grpc_status.h).
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cadre/v1/admin_service.pb.h"
+#include "cadre/v1/job_service.pb.h"
+
+namespace cadre::client {
+
+struct JobClientOptions {
+  std::string address = "127.0.0.1:8470";
+  // Of one call, retries included.
+  absl::Duration timeout = absl::Seconds(10);
+  // A watch gives up after this long without contact.
+  absl::Duration reconnect_limit = absl::Minutes(10);
+};
+
+class JobClient {
+ public:
+  explicit JobClient(JobClientOptions options);
+  ~JobClient();
+
+  // A missing request_id is filled with a fresh UUID, so that retries create
+  // one job.
+  absl::StatusOr<cadre::v1::CreateJobResponse> Create(
+      cadre::v1::CreateJobRequest request);
+  // `job` is an id or "jobs/{id}", here and below.
+  absl::StatusOr<cadre::v1::Job> Get(const std::string& job,
+                                     cadre::v1::JobView view);
+  // Newest first; follows pages up to `limit` jobs.
+  absl::StatusOr<std::vector<cadre::v1::Job>> List(const std::string& filter,
+                                                   int limit);
+  absl::StatusOr<cadre::v1::Job> Cancel(const std::string& job,
+                                        const std::string& reason);
+  absl::StatusOr<std::vector<cadre::v1::Worker>> ListWorkers();
+
+  struct WatchOptions {
+    std::string job;
+    int64_t after_sequence = 0;
+    bool history_only = false;
+    std::function<void(const cadre::v1::WatchJobResponse&)> on_item;
+    // A connection was lost and is being resumed; once per loss.
+    std::function<void(const absl::Status&)> on_reconnect;
+  };
+  // Blocks until the job is in a terminal state (or history ends), handing on
+  // each event exactly once. CANCELLED after Interrupt().
+  absl::Status Watch(const WatchOptions& options);
+  // Ends Watch calls under way and later ones; callable from any thread.
+  void Interrupt();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// "jobs/{id}" for an id, unchanged for a name.
+std::string JobName(const std::string& job);
+// The id in "jobs/{id}".
+std::string JobId(const std::string& name);
+// A random UUID (version 4).
+std::string NewUuid();
+
+}  // namespace cadre::client
+
+#endif  // CADRE_CLIENT_JOB_CLIENT_H_
