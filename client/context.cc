@@ -6,7 +6,8 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "base/rpc/grpc_status.h"
+#include "base/rpc/error.h"
+#include "cadre/v1/diagnostics.pb.h"
 #include "client/exit_codes.h"
 #include "client/render/diagnostics.h"
 
@@ -38,7 +39,7 @@ void Context::Note(absl::string_view text) const {
 int Context::Fail(const absl::Status& status, absl::string_view job_file,
                   absl::string_view job_text) const {
   const std::optional<v1::Diagnostics> diagnostics =
-      rpc::DiagnosticsOf(status);
+      GetDetail<v1::Diagnostics>(status);
   if (diagnostics && diagnostics->items_size() > 0) {
     std::cerr << RenderDiagnostics(*diagnostics, job_file, job_text, terminal);
   } else {

@@ -27,9 +27,8 @@ constexpr absl::Duration kLongestPause = absl::Seconds(5);
 }  // namespace
 
 struct JobClient::Impl {
-  explicit Impl(JobClientOptions o)
+  Impl(JobClientOptions o, const std::shared_ptr<grpc::Channel>& channel)
       : options(std::move(o)),
-        channel(rpc::CreateChannel(options.address)),
         jobs(v1::JobService::NewStub(channel)),
         admin(v1::AdminService::NewStub(channel)) {}
 
@@ -42,7 +41,7 @@ struct JobClient::Impl {
     for (;;) {
       grpc::ClientContext context;
       context.set_deadline(absl::ToChronoTime(deadline));
-      const absl::Status status = rpc::FromGrpcStatus(call(&context));
+      const absl::Status status = FromGrpcStatus(call(&context));
       if (status.code() == absl::StatusCode::kUnavailable &&
           absl::Now() + pause < deadline) {
         absl::SleepFor(pause);
@@ -62,18 +61,25 @@ struct JobClient::Impl {
   }
 
   JobClientOptions options;
-  std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<v1::JobService::Stub> jobs;
   std::unique_ptr<v1::AdminService::Stub> admin;
 
   std::mutex mutex;
-  bool interrupted = false;                   // guarded by mutex
-  std::set<grpc::ClientContext*> watches;     // guarded by mutex
+  bool interrupted = false;                // guarded by mutex
+  std::set<grpc::ClientContext*> watches;  // guarded by mutex
 };
 
-JobClient::JobClient(JobClientOptions options)
-    : impl_(std::make_unique<Impl>(std::move(options))) {}
+absl::StatusOr<std::unique_ptr<JobClient>> JobClient::Connect(
+    JobClientOptions options) {
+  // Plaintext is accepted on loopback addresses only.
+  CADRE_ASSIGN_OR_RETURN(
+      std::shared_ptr<grpc::Channel> channel,
+      OpenChannel({.address = options.address, .insecure = true}));
+  return std::unique_ptr<JobClient>(
+      new JobClient(std::make_unique<Impl>(std::move(options), channel)));
+}
 
+JobClient::JobClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 JobClient::~JobClient() = default;
 
 absl::StatusOr<v1::CreateJobResponse> JobClient::Create(
@@ -170,11 +176,9 @@ absl::Status JobClient::Watch(const WatchOptions& options) {
       last_contact = absl::Now();
       pause = kFirstPause;
       if (item.has_event()) sequence = item.event().sequence();
-      // A snapshot already contains the events up to its sequence.
-      if (item.has_snapshot()) sequence = std::max(sequence, item.sequence());
       options.on_item(item);
     }
-    const absl::Status status = rpc::FromGrpcStatus(reader->Finish());
+    const absl::Status status = FromGrpcStatus(reader->Finish());
     {
       std::lock_guard<std::mutex> lock(impl_->mutex);
       impl_->watches.erase(&context);

@@ -28,7 +28,9 @@ struct JobClientOptions {
 
 class JobClient {
  public:
-  explicit JobClient(JobClientOptions options);
+  // Connects with the first call; INVALID_ARGUMENT for a bad address.
+  static absl::StatusOr<std::unique_ptr<JobClient>> Connect(
+      JobClientOptions options);
   ~JobClient();
 
   // A missing request_id is filled with a fresh UUID, so that retries create
@@ -61,6 +63,7 @@ class JobClient {
 
  private:
   struct Impl;
+  explicit JobClient(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

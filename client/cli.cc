@@ -1,0 +1,175 @@
+#include "client/cli.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+
+#include "absl/strings/str_cat.h"
+#include "client/commands/commands.h"
+#include "client/exit_codes.h"
+
+namespace cadre::client {
+namespace {
+
+constexpr char kDefaultAddress[] = "127.0.0.1:8470";
+
+struct Globals {
+  std::string address = kDefaultAddress;
+  double timeout_seconds = 10;
+  bool json = false, no_color = false, quiet = false;
+};
+
+void AddGlobals(CLI::App* app, Globals* globals) {
+  app->add_option("--address", globals->address, "Coordinator, host:port")
+      ->envname("CADRE_ADDRESS")
+      ->capture_default_str();
+  app->add_option("--timeout", globals->timeout_seconds,
+                  "Seconds to wait for an answer")
+      ->envname("CADRE_TIMEOUT")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app->add_flag("--json", globals->json,
+                "Protobuf JSON on stdout, one object a line");
+  app->add_flag("--no-color", globals->no_color, "No colours");
+  app->add_flag("--quiet", globals->quiet, "No progress, no hints");
+}
+
+// A command and what it runs.
+using Run = std::function<int(const Context&)>;
+
+class Commands {
+ public:
+  explicit Commands(CLI::App* app) : app_(app) {}
+
+  CLI::App* Add(CLI::App* parent, const std::string& name,
+                const std::string& help, Run run) {
+    CLI::App* command = parent->add_subcommand(name, help);
+    // Global options may also stand behind the command.
+    command->fallthrough();
+    command->callback([this, run = std::move(run)] { chosen_ = run; });
+    return command;
+  }
+  CLI::App* Add(const std::string& name, const std::string& help, Run run) {
+    return Add(app_, name, help, std::move(run));
+  }
+  const Run& chosen() const { return chosen_; }
+
+ private:
+  CLI::App* app_;
+  Run chosen_;
+};
+
+void AddJobCommands(Commands* commands) {
+  static SubmitArgs submit;
+  CLI::App* c =
+      commands->Add("submit", "Submit a job file",
+                    [](const Context& x) { return Submit(x, submit); });
+  c->add_option("file", submit.file, "Job file (YAML)")->required();
+  c->add_flag("--wait,--watch", submit.wait,
+              "Follow the job; exit 0 only if it succeeds");
+  c->add_option("--request-id", submit.request_id,
+                "UUID; the same id never creates a second job");
+  c->add_option("--set", submit.set, "field=value over the file, repeatable");
+
+  static ValidateArgs validate;
+  c = commands->Add("validate", "Check a job file without submitting it",
+                    [](const Context& x) { return Validate(x, validate); });
+  c->add_option("file", validate.file, "Job file (YAML)")->required();
+  c->add_option("--set", validate.set, "field=value over the file, repeatable");
+  c->add_flag("--local", validate.local, "Without a coordinator");
+
+  static ListArgs list;
+  c = commands->Add("list", "Jobs, newest first",
+                    [](const Context& x) { return List(x, list); });
+  c->add_option("--filter", list.filter, "For example: state = FAILED");
+  c->add_flag("--all", list.all, "Ended jobs too");
+  c->add_option("--limit", list.limit, "At most this many")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+
+  static std::string job, reason;
+  const auto add_one = [&](const char* name, const char* help, Run run) {
+    CLI::App* command = commands->Add(name, help, std::move(run));
+    command->add_option("job", job, "Job id")->required();
+    return command;
+  };
+  add_one("get", "One job in full",
+          [](const Context& x) { return Get(x, job); });
+  add_one("watch", "Follow a job; Ctrl-C detaches",
+          [](const Context& x) { return Watch(x, job); });
+  add_one("events", "All events of a job",
+          [](const Context& x) { return Events(x, job); });
+  add_one("cancel", "End a job; its checkpoints stay", [](const Context& x) {
+    return Cancel(x, job, reason);
+  })->add_option("--reason", reason, "Kept in the event");
+}
+
+void AddOtherCommands(Commands* commands, CLI::App* app) {
+  commands->Add("workers", "Registered workers",
+                [](const Context& x) { return Workers(x); });
+
+  static InspectArgs inspect;
+  CLI::App* c =
+      commands->Add("inspect", "Structure of a model directory",
+                    [](const Context& x) { return Inspect(x, inspect); });
+  c->add_option("model", inspect.path, "Model directory, or a config.json")
+      ->required();
+  c->add_option("--lora-targets", inspect.lora_targets,
+                "Show what these targets match")
+      ->delimiter(',');
+
+  CLI::App* dataset = app->add_subcommand("dataset", "Training data");
+  dataset->require_subcommand(1);
+  dataset->fallthrough();
+  static DatasetCheckArgs check;
+  c = commands->Add(dataset, "check", "Check JSONL files, count their tokens",
+                    [](const Context& x) { return DatasetCheck(x, check); });
+  c->add_option("files", check.files, "JSONL files or globs")->required();
+  c->add_option("--model", check.model,
+                "Model directory whose tokenizer counts the tokens");
+  c->add_option("--format", check.format,
+                "auto, chat, prompt_completion or text")
+      ->capture_default_str();
+  c->add_option("--loss-on", check.loss_on, "assistant, completion or all")
+      ->capture_default_str();
+  c->add_option("--too-long", check.too_long, "truncate, drop or error")
+      ->capture_default_str();
+  c->add_option("--max-seq-len", check.max_seq_len, "Tokens per row")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+
+  commands->Add("version", "Version of this program",
+                [](const Context& x) { return Version(x); });
+}
+
+}  // namespace
+
+int RunCli(int argc, char** argv) {
+  CLI::App app("Cadre: fine-tuning of sparse mixture-of-experts models.",
+               "cadre");
+  app.require_subcommand(1);
+  Globals globals;
+  AddGlobals(&app, &globals);
+  Commands commands(&app);
+  AddJobCommands(&commands);
+  AddOtherCommands(&commands, &app);
+  app.footer(
+      "Exit codes: 0 ok, 1 job failed, 2 usage, 3 not found, 4 job file or "
+      "data invalid,\n5 auth, 6 conflict, 7 quota, 8 unavailable, 9 job "
+      "cancelled, 10 internal.");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? kOk : kUsage;
+  }
+  Context context;
+  context.address = globals.address;
+  context.timeout = absl::Seconds(globals.timeout_seconds);
+  context.json = globals.json;
+  context.quiet = globals.quiet;
+  context.terminal = Terminal::Detect(globals.no_color);
+  return commands.chosen()(context);
+}
+
+}  // namespace cadre::client

@@ -1,0 +1,63 @@
+#ifndef CADRE_CLIENT_COMMANDS_COMMANDS_H_
+#define CADRE_CLIENT_COMMANDS_COMMANDS_H_
+
+// One function per command of `cadre`; each returns the exit code
+// (exit_codes.h). Arguments are filled by client/cli.cc.
+
+#include <string>
+#include <vector>
+
+#include "client/context.h"
+
+namespace cadre::client {
+
+struct SubmitArgs {
+  std::string file;
+  bool wait = false;
+  std::string request_id;        // empty: a fresh one
+  std::vector<std::string> set;  // "training.max_steps=5"
+};
+int Submit(const Context& context, const SubmitArgs& args);
+
+struct ValidateArgs {
+  std::string file;
+  std::vector<std::string> set;
+  bool local = false;  // without a coordinator
+};
+int Validate(const Context& context, const ValidateArgs& args);
+
+struct ListArgs {
+  std::string filter;
+  bool all = false;  // terminal jobs too
+  int limit = 100;
+};
+int List(const Context& context, const ListArgs& args);
+
+int Get(const Context& context, const std::string& job);
+int Watch(const Context& context, const std::string& job);
+int Events(const Context& context, const std::string& job);
+int Cancel(const Context& context, const std::string& job,
+           const std::string& reason);
+int Workers(const Context& context);
+
+struct InspectArgs {
+  std::string path;  // model directory or config.json
+  std::vector<std::string> lora_targets;
+};
+int Inspect(const Context& context, const InspectArgs& args);
+
+struct DatasetCheckArgs {
+  std::vector<std::string> files;
+  std::string model;  // directory with tokenizer.json
+  std::string format = "auto";
+  std::string loss_on = "assistant";
+  std::string too_long = "truncate";
+  int64_t max_seq_len = 4096;
+};
+int DatasetCheck(const Context& context, const DatasetCheckArgs& args);
+
+int Version(const Context& context);
+
+}  // namespace cadre::client
+
+#endif  // CADRE_CLIENT_COMMANDS_COMMANDS_H_

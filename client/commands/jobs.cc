@@ -1,0 +1,196 @@
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "client/commands/commands.h"
+#include "client/commands/watch_job.h"
+#include "client/exit_codes.h"
+#include "client/render/progress.h"
+#include "client/render/table.h"
+
+namespace cadre::client {
+namespace {
+
+std::string Age(const google::protobuf::Timestamp& time) {
+  if (time.seconds() == 0) return "-";
+  return FormatSeconds(
+      static_cast<double>(absl::ToUnixSeconds(absl::Now()) - time.seconds()));
+}
+
+std::string StepText(const v1::Progress& progress) {
+  if (progress.total_steps() == 0) return "-";
+  return absl::StrCat(progress.step(), "/", progress.total_steps());
+}
+
+std::string LossText(const v1::Progress& progress) {
+  return progress.step() == 0 ? "-" : absl::StrFormat("%.4f", progress.loss());
+}
+
+std::string Remark(const v1::Job& job) {
+  if (job.state() == v1::JOB_STATE_QUEUED) {
+    return absl::StrCat(job.queue_reason().code(), ": ",
+                        job.queue_reason().message());
+  }
+  return job.state() == v1::JOB_STATE_FAILED ? job.failure().status().message()
+                                             : "";
+}
+
+}  // namespace
+
+int List(const Context& context, const ListArgs& args) {
+  auto client = JobClient::Connect(context.client_options());
+  if (!client.ok()) return context.Fail(client.status());
+  auto jobs = (*client)->List(args.filter, args.limit);
+  if (!jobs.ok()) return context.Fail(jobs.status());
+  Table table({"JOB", "STATE", "STEP", "LOSS", "AGE", "REMARK"});
+  int hidden = 0;
+  for (const v1::Job& job : *jobs) {
+    if (!args.all && args.filter.empty() && IsTerminal(job.state())) {
+      ++hidden;
+    } else if (context.json) {
+      context.PrintJson(job);
+    } else {
+      table.Add({JobId(job.name()), StateName(job.state()),
+                 StepText(job.progress()), LossText(job.progress()),
+                 Age(job.create_time()), Remark(job)});
+    }
+  }
+  if (!context.json) {
+    context.Print(
+        table.Render(context.terminal.is_tty ? context.terminal.width : 0));
+    if (hidden > 0) {
+      context.Note(absl::StrCat(hidden, " ended; --all shows them\n"));
+    }
+  }
+  return kOk;
+}
+
+int Get(const Context& context, const std::string& name) {
+  auto client = JobClient::Connect(context.client_options());
+  if (!client.ok()) return context.Fail(client.status());
+  auto job = (*client)->Get(name, v1::JOB_VIEW_FULL);
+  if (!job.ok()) return context.Fail(job.status());
+  if (context.json) {
+    context.PrintJson(*job);
+    return kOk;
+  }
+  std::string out = Summary(*job, context.terminal);
+  if (job->state() == v1::JOB_STATE_QUEUED) {
+    absl::StrAppend(&out, "  waits   ", Remark(*job), "\n");
+  }
+  if (job->has_plan()) {
+    absl::StrAppendFormat(
+        &out, "  trained %s of %s parameters on %d ranks\n",
+        FormatCount(static_cast<double>(job->plan().trainable_parameters())),
+        FormatCount(static_cast<double>(job->plan().total_parameters())),
+        job->plan().world_size());
+  }
+  if (job->has_token_stats()) {
+    const v1::TokenStats& s = job->token_stats();
+    absl::StrAppendFormat(
+        &out, "  data    %d records, %s tokens (%s trained), p50 %d, max %d\n",
+        s.records(), FormatCount(static_cast<double>(s.total_tokens())),
+        FormatCount(static_cast<double>(s.loss_tokens())), s.p50_tokens(),
+        s.max_tokens());
+  }
+  if (job->has_latest_checkpoint()) {
+    absl::StrAppend(&out, "  saved   step ", job->latest_checkpoint().step(),
+                    " in ", job->latest_checkpoint().storage_path(), "\n");
+  }
+  for (const auto& attempt : job->attempts()) {
+    absl::StrAppend(&out, "  attempt ", attempt.epoch(), " from step ",
+                    attempt.from_step(), " on ",
+                    absl::StrJoin(attempt.workers(), ", "));
+    if (attempt.cause() != v1::FAILURE_CAUSE_UNSPECIFIED) {
+      absl::StrAppend(&out, ": ",
+                      v1::FailureCause_Name(attempt.cause()).substr(14), " ",
+                      attempt.detail());
+    }
+    out += "\n";
+  }
+  context.Print(out);
+  return kOk;
+}
+
+int Watch(const Context& context, const std::string& name) {
+  v1::Job job;
+  const int code =
+      WatchJob(context, {.job = name, .json_items = context.json}, &job);
+  if (!context.json && IsTerminal(job.state())) {
+    context.Print(Summary(job, context.terminal));
+  }
+  return code;
+}
+
+int Events(const Context& context, const std::string& name) {
+  auto client = JobClient::Connect(context.client_options());
+  if (!client.ok()) return context.Fail(client.status());
+  const absl::Status status = (*client)->Watch({
+      .job = name,
+      .history_only = true,
+      .on_item =
+          [&](const v1::WatchJobResponse& item) {
+            if (!item.has_event()) return;
+            if (context.json) {
+              context.PrintJson(item.event());
+            } else {
+              context.Print(absl::StrCat(
+                  item.event().sequence(), "  ",
+                  EventLine(item.event(), context.terminal), "\n"));
+            }
+          },
+  });
+  return status.ok() ? kOk : context.Fail(status);
+}
+
+int Cancel(const Context& context, const std::string& name,
+           const std::string& reason) {
+  auto client = JobClient::Connect(context.client_options());
+  if (!client.ok()) return context.Fail(client.status());
+  auto job = (*client)->Cancel(name, reason);
+  if (!job.ok()) return context.Fail(job.status());
+  if (context.json) {
+    context.PrintJson(*job);
+  } else {
+    context.Print(
+        absl::StrCat(JobId(job->name()), " ", StateName(job->state()), "\n"));
+  }
+  return kOk;
+}
+
+int Workers(const Context& context) {
+  auto client = JobClient::Connect(context.client_options());
+  if (!client.ok()) return context.Fail(client.status());
+  auto workers = (*client)->ListWorkers();
+  if (!workers.ok()) return context.Fail(workers.status());
+  Table table({"WORKER", "STATE", "DEVICE", "MEMORY", "LAST SYNC", "JOB"});
+  for (const v1::Worker& worker : *workers) {
+    if (context.json) {
+      context.PrintJson(worker);
+      continue;
+    }
+    std::string job = worker.job().empty() ? "-" : JobId(worker.job());
+    if (worker.rank() >= 0 && !worker.job().empty()) {
+      absl::StrAppend(&job, " rank ", worker.rank());
+    }
+    table.Add(
+        {worker.name().substr(worker.name().find('/') + 1),
+         v1::Worker::State_Name(worker.state()).substr(6),
+         absl::StrCat(worker.device().backend(), " ", worker.device().name()),
+         absl::StrFormat(
+             "%.0f GiB",
+             static_cast<double>(worker.device().memory_bytes()) / (1 << 30)),
+         Age(worker.last_sync_time()), job});
+  }
+  if (!context.json) {
+    context.Print(
+        table.Render(context.terminal.is_tty ? context.terminal.width : 0));
+    if (workers->empty()) {
+      context.Note("no worker has registered; start cadre-worker\n");
+    }
+  }
+  return kOk;
+}
+
+}  // namespace cadre::client
