@@ -60,82 +60,93 @@ class Commands {
   Run chosen_;
 };
 
-void AddJobCommands(Commands* commands) {
-  static SubmitArgs submit;
-  CLI::App* c =
-      commands->Add("submit", "Submit a job file",
-                    [](const Context& x) { return Submit(x, submit); });
-  c->add_option("file", submit.file, "Job file (YAML)")->required();
-  c->add_flag("--wait,--watch", submit.wait,
+// What the command line fills; lives until the command has run.
+struct Arguments {
+  SubmitArgs submit;
+  ValidateArgs validate;
+  ListArgs list;
+  std::string job, reason;
+  InspectArgs inspect;
+  DatasetCheckArgs check;
+};
+
+void AddJobCommands(Arguments* args, Commands* commands) {
+  CLI::App* c = commands->Add(
+      "submit", "Submit a job file",
+      [args](const Context& x) { return Submit(x, args->submit); });
+  c->add_option("file", args->submit.file, "Job file (YAML)")->required();
+  c->add_flag("--wait,--watch", args->submit.wait,
               "Follow the job; exit 0 only if it succeeds");
-  c->add_option("--request-id", submit.request_id,
+  c->add_option("--request-id", args->submit.request_id,
                 "UUID; the same id never creates a second job");
-  c->add_option("--set", submit.set, "field=value over the file, repeatable");
+  c->add_option("--set", args->submit.set,
+                "field=value over the file, repeatable");
 
-  static ValidateArgs validate;
-  c = commands->Add("validate", "Check a job file without submitting it",
-                    [](const Context& x) { return Validate(x, validate); });
-  c->add_option("file", validate.file, "Job file (YAML)")->required();
-  c->add_option("--set", validate.set, "field=value over the file, repeatable");
-  c->add_flag("--local", validate.local, "Without a coordinator");
+  c = commands->Add(
+      "validate", "Check a job file without submitting it",
+      [args](const Context& x) { return Validate(x, args->validate); });
+  c->add_option("file", args->validate.file, "Job file (YAML)")->required();
+  c->add_option("--set", args->validate.set,
+                "field=value over the file, repeatable");
+  c->add_flag("--local", args->validate.local, "Without a coordinator");
 
-  static ListArgs list;
   c = commands->Add("list", "Jobs, newest first",
-                    [](const Context& x) { return List(x, list); });
-  c->add_option("--filter", list.filter, "For example: state = FAILED");
-  c->add_flag("--all", list.all, "Ended jobs too");
-  c->add_option("--limit", list.limit, "At most this many")
+                    [args](const Context& x) { return List(x, args->list); });
+  c->add_option("--filter", args->list.filter, "For example: state = FAILED");
+  c->add_flag("--all", args->list.all, "Ended jobs too");
+  c->add_option("--limit", args->list.limit, "At most this many")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
 
-  static std::string job, reason;
   const auto add_one = [&](const char* name, const char* help, Run run) {
     CLI::App* command = commands->Add(name, help, std::move(run));
-    command->add_option("job", job, "Job id")->required();
+    command->add_option("job", args->job, "Job id")->required();
     return command;
   };
   add_one("get", "One job in full",
-          [](const Context& x) { return Get(x, job); });
+          [args](const Context& x) { return Get(x, args->job); });
   add_one("watch", "Follow a job; Ctrl-C detaches",
-          [](const Context& x) { return Watch(x, job); });
+          [args](const Context& x) { return Watch(x, args->job); });
   add_one("events", "All events of a job",
-          [](const Context& x) { return Events(x, job); });
-  add_one("cancel", "End a job; its checkpoints stay", [](const Context& x) {
-    return Cancel(x, job, reason);
-  })->add_option("--reason", reason, "Kept in the event");
+          [args](const Context& x) { return Events(x, args->job); });
+  add_one(
+      "cancel", "End a job; its checkpoints stay",
+      [args](const Context& x) { return Cancel(x, args->job, args->reason); })
+      ->add_option("--reason", args->reason, "Kept in the event");
 }
 
-void AddOtherCommands(Commands* commands, CLI::App* app) {
+void AddOtherCommands(Arguments* args, Commands* commands, CLI::App* app) {
   commands->Add("workers", "Registered workers",
                 [](const Context& x) { return Workers(x); });
 
-  static InspectArgs inspect;
-  CLI::App* c =
-      commands->Add("inspect", "Structure of a model directory",
-                    [](const Context& x) { return Inspect(x, inspect); });
-  c->add_option("model", inspect.path, "Model directory, or a config.json")
+  CLI::App* c = commands->Add(
+      "inspect", "Structure of a model directory",
+      [args](const Context& x) { return Inspect(x, args->inspect); });
+  c->add_option("model", args->inspect.path,
+                "Model directory, or a config.json")
       ->required();
-  c->add_option("--lora-targets", inspect.lora_targets,
+  c->add_option("--lora-targets", args->inspect.lora_targets,
                 "Show what these targets match")
       ->delimiter(',');
 
   CLI::App* dataset = app->add_subcommand("dataset", "Training data");
   dataset->require_subcommand(1);
   dataset->fallthrough();
-  static DatasetCheckArgs check;
-  c = commands->Add(dataset, "check", "Check JSONL files, count their tokens",
-                    [](const Context& x) { return DatasetCheck(x, check); });
-  c->add_option("files", check.files, "JSONL files or globs")->required();
-  c->add_option("--model", check.model,
+  c = commands->Add(
+      dataset, "check", "Check JSONL files, count their tokens",
+      [args](const Context& x) { return DatasetCheck(x, args->check); });
+  c->add_option("files", args->check.files, "JSONL files or globs")->required();
+  c->add_option("--model", args->check.model,
                 "Model directory whose tokenizer counts the tokens");
-  c->add_option("--format", check.format,
+  c->add_option("--format", args->check.format,
                 "auto, chat, prompt_completion or text")
       ->capture_default_str();
-  c->add_option("--loss-on", check.loss_on, "assistant, completion or all")
+  c->add_option("--loss-on", args->check.loss_on,
+                "assistant, completion or all")
       ->capture_default_str();
-  c->add_option("--too-long", check.too_long, "truncate, drop or error")
+  c->add_option("--too-long", args->check.too_long, "truncate, drop or error")
       ->capture_default_str();
-  c->add_option("--max-seq-len", check.max_seq_len, "Tokens per row")
+  c->add_option("--max-seq-len", args->check.max_seq_len, "Tokens per row")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
 
@@ -152,8 +163,9 @@ int RunCli(int argc, char** argv) {
   Globals globals;
   AddGlobals(&app, &globals);
   Commands commands(&app);
-  AddJobCommands(&commands);
-  AddOtherCommands(&commands, &app);
+  Arguments arguments;
+  AddJobCommands(&arguments, &commands);
+  AddOtherCommands(&arguments, &commands, &app);
   app.footer(
       "Exit codes: 0 ok, 1 job failed, 2 usage, 3 not found, 4 job file or "
       "data invalid,\n5 auth, 6 conflict, 7 quota, 8 unavailable, 9 job "

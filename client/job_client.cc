@@ -16,7 +16,6 @@
 #include "base/status_macros.h"
 #include "cadre/v1/admin_service.grpc.pb.h"
 #include "cadre/v1/job_service.grpc.pb.h"
-#include "client/render/progress.h"
 
 namespace cadre::client {
 namespace {
