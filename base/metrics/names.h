@@ -83,6 +83,99 @@ inline constexpr MetricDef kGeneration{
     "cadre_coordinator_generation", kGauge,
     "Fence: grows by one at each start of the coordinator."};
 
+// ---- worker ----------------------------------------------------------------
+// Labels: worker, hostname, gpu_uuid, link_domain.
+inline constexpr MetricDef kWorkerInfo{
+    "cadre_worker_info", kGauge,
+    "Always 1; labels tell the worker, for joins with device metrics."};
+// Label: state.
+inline constexpr MetricDef kWorkerState{"cadre_worker_state", kGauge,
+                                        "1 for the present state, else 0."};
+// Labels: result ok|error|stale.
+inline constexpr MetricDef kWorkerSyncs{"cadre_worker_syncs_total", kCounter,
+                                        "Sync calls by result."};
+inline constexpr MetricDef kWorkerSyncSeconds{
+    "cadre_worker_sync_seconds", kHistogram, "Duration of Sync calls.", kFast};
+inline constexpr MetricDef kWorkerLastSync{
+    "cadre_worker_last_sync_timestamp_seconds", kGauge,
+    "Unix time of the last accepted Sync; 0 before the first."};
+inline constexpr MetricDef kTrainSteps{"cadre_train_steps_total", kCounter,
+                                       "Optimizer steps done."};
+inline constexpr MetricDef kTrainNonfiniteSteps{
+    "cadre_train_nonfinite_steps_total", kCounter,
+    "Steps skipped because loss or gradient norm was not finite."};
+inline constexpr MetricDef kTrainDataWait{"cadre_train_data_wait_seconds_total",
+                                          kCounter,
+                                          "Time spent waiting for input."};
+// Label: phase total|data|compute|reduce|optimizer|wait.
+inline constexpr MetricDef kTrainStepSeconds{
+    "cadre_train_step_seconds", kHistogram,
+    "Duration of a step and of its phases; compute is forward and backward.",
+    kSlow};
+// Label: kind processed|loss|padding.
+inline constexpr MetricDef kTrainTokens{
+    "cadre_train_tokens_total", kCounter,
+    "This rank's share of the tokens of the steps: processed, counted in the "
+    "loss, and empty slots of the packed rows."};
+inline constexpr MetricDef kTrainPackingFill{
+    "cadre_train_packing_fill_ratio", kGauge,
+    "Real tokens over slots of the packed rows, last step, all ranks."};
+inline constexpr MetricDef kTrainLoss{
+    "cadre_train_loss", kGauge,
+    "Mean loss per loss token of the last step, all ranks; rank 0 only."};
+inline constexpr MetricDef kTrainEvalLoss{
+    "cadre_train_eval_loss", kGauge,
+    "Mean loss per loss token of the last evaluation; rank 0 only."};
+inline constexpr MetricDef kTrainGradNorm{
+    "cadre_train_grad_norm", kGauge,
+    "Gradient norm of the last step before clipping; rank 0 only."};
+inline constexpr MetricDef kTrainLearningRate{
+    "cadre_train_learning_rate", kGauge,
+    "Learning rate of the last step; rank 0 only."};
+// Label: stat step|worst_layer.
+inline constexpr MetricDef kMoeExpertBalancedness{
+    "cadre_moe_expert_balancedness_ratio", kGauge,
+    "Mean over maximal tokens of the routed experts, 1 is balanced: sum of "
+    "means over sum of maxima of the layers, or the worst layer; last 50 "
+    "steps."};
+// Label: stat mean|max, over the layers.
+inline constexpr MetricDef kMoeExpertLoadCv{
+    "cadre_moe_expert_load_cv_ratio", kGauge,
+    "Standard deviation over mean of the tokens of the routed experts, last 50 "
+    "steps."};
+inline constexpr MetricDef kMoeDeadExperts{
+    "cadre_moe_dead_expert_ratio", kGauge,
+    "Share of the routed experts without a token, last 50 steps."};
+inline constexpr MetricDef kMoeAuxLoss{
+    "cadre_moe_aux_loss", kGauge,
+    "Load-balance loss of the last step before its coefficient."};
+inline constexpr MetricDef kMoeRoutedTokens{
+    "cadre_moe_routed_tokens_total", kCounter,
+    "This rank's share of the token-expert pairs routed."};
+// Label: op.
+inline constexpr MetricDef kCommSeconds{
+    "cadre_comm_seconds", kHistogram,
+    "Duration of collectives, waiting for peers included.", kFast};
+inline constexpr MetricDef kCommBytes{"cadre_comm_bytes_total", kCounter,
+                                      "Bytes this rank put into collectives."};
+// Label: cause stop|peer.
+inline constexpr MetricDef kCommAborts{
+    "cadre_comm_aborts_total", kCounter,
+    "Attempts whose communicators were aborted, by cause."};
+// Label: phase stall|write.
+inline constexpr MetricDef kCheckpointSaveSeconds{
+    "cadre_checkpoint_save_seconds", kHistogram,
+    "Training stalled by a save, and writing this rank's files.", kSlow};
+// Label: result ok|error.
+inline constexpr MetricDef kCheckpointSaves{
+    "cadre_checkpoint_saves_total", kCounter, "Saves of this rank by result."};
+inline constexpr MetricDef kCheckpointBytes{
+    "cadre_checkpoint_bytes_total", kCounter,
+    "Bytes this rank wrote into checkpoints."};
+inline constexpr MetricDef kCheckpointLastSuccess{
+    "cadre_checkpoint_last_success_timestamp_seconds", kGauge,
+    "Unix time of this rank's last save; 0 before the first."};
+
 }  // namespace metric
 }  // namespace cadre
 

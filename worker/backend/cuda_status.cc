@@ -1,0 +1,43 @@
+#include "worker/backend/cuda_status.h"
+
+#include <cuda_runtime_api.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace cadre {
+namespace {
+
+absl::StatusCode CodeOf(cudaError_t error) {
+  switch (error) {
+    case cudaErrorMemoryAllocation:
+      return absl::StatusCode::kResourceExhausted;
+    case cudaErrorInsufficientDriver:
+    case cudaErrorNoDevice:
+    case cudaErrorInvalidDevice:
+    case cudaErrorNoKernelImageForDevice:
+      return absl::StatusCode::kFailedPrecondition;
+    case cudaErrorInvalidValue:
+    case cudaErrorInvalidConfiguration:
+      return absl::StatusCode::kInvalidArgument;
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorHardwareStackError:
+    case cudaErrorDevicesUnavailable:
+    case cudaErrorLaunchTimeout:
+      return absl::StatusCode::kUnavailable;
+    default:
+      return absl::StatusCode::kInternal;
+  }
+}
+
+}  // namespace
+
+absl::Status CudaStatus(int error, absl::string_view call) {
+  const auto code = static_cast<cudaError_t>(error);
+  if (code == cudaSuccess) return absl::OkStatus();
+  return absl::Status(CodeOf(code),
+                      absl::StrCat(call, ": ", cudaGetErrorName(code), ": ",
+                                   cudaGetErrorString(code)));
+}
+
+}  // namespace cadre

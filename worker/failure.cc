@@ -1,0 +1,76 @@
+#include "worker/failure.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/rpc/error.h"
+
+namespace cadre {
+namespace {
+
+using cadre::v1::EndedState;
+using cadre::v1::FailureCause;
+
+FailureCause CauseOf(absl::StatusCode code, Activity activity) {
+  const bool writes =
+      activity == Activity::kSave || activity == Activity::kExport;
+  switch (code) {
+    // Only collectives answer these: a peer is silent, gone, or has aborted.
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kAborted:
+      return cadre::v1::FAILURE_CAUSE_COMMUNICATION;
+    // While writing it is the disk that is full.
+    case absl::StatusCode::kResourceExhausted:
+      return writes ? cadre::v1::FAILURE_CAUSE_STORAGE
+                    : cadre::v1::FAILURE_CAUSE_OUT_OF_MEMORY;
+    case absl::StatusCode::kOutOfRange:
+      return activity == Activity::kTrain ? cadre::v1::FAILURE_CAUSE_NUMERIC
+                                          : cadre::v1::FAILURE_CAUSE_INTERNAL;
+    case absl::StatusCode::kDataLoss:
+      return cadre::v1::FAILURE_CAUSE_STORAGE;
+    // A path, a file or a value of the job; once training has begun these were
+    // right, so it is the store that changed.
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kUnimplemented:
+      if (activity == Activity::kPrepare) {
+        return cadre::v1::FAILURE_CAUSE_USER;
+      }
+      return writes ? cadre::v1::FAILURE_CAUSE_STORAGE
+                    : cadre::v1::FAILURE_CAUSE_INTERNAL;
+    default:
+      return writes && code == absl::StatusCode::kUnknown
+                 ? cadre::v1::FAILURE_CAUSE_STORAGE
+                 : cadre::v1::FAILURE_CAUSE_INTERNAL;
+  }
+}
+
+const char* NameOf(Activity activity) {
+  switch (activity) {
+    case Activity::kPrepare:
+      return "preparing";
+    case Activity::kTrain:
+      return "training";
+    case Activity::kSave:
+      return "saving";
+    case Activity::kExport:
+      return "exporting";
+  }
+  return "";
+}
+
+}  // namespace
+
+EndedState EndedByError(const absl::Status& status, Activity activity) {
+  EndedState ended;
+  ended.set_result(EndedState::RESULT_ERROR);
+  ended.set_cause(CauseOf(status.code(), activity));
+  *ended.mutable_status() = ToRpcStatus(status);
+  ended.set_evidence(
+      absl::StrCat("while ", NameOf(activity), ": ", status.ToString()));
+  ended.set_secondary(ended.cause() == cadre::v1::FAILURE_CAUSE_COMMUNICATION);
+  return ended;
+}
+
+}  // namespace cadre

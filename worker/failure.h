@@ -1,0 +1,21 @@
+#ifndef CADRE_WORKER_FAILURE_H_
+#define CADRE_WORKER_FAILURE_H_
+
+// What an error of the engine means for the job. Pure.
+
+#include "absl/status/status.h"
+#include "cadre/v1/worker_service.pb.h"
+
+namespace cadre {
+
+// What the session was doing when the error came.
+enum class Activity { kPrepare, kTrain, kSave, kExport };
+
+// Ended(ERROR) with the cause, the status and whether this rank only saw a peer
+// fail. The caller sets step.
+cadre::v1::EndedState EndedByError(const absl::Status& status,
+                                   Activity activity);
+
+}  // namespace cadre
+
+#endif  // CADRE_WORKER_FAILURE_H_

@@ -1,0 +1,298 @@
+#include "worker/session_observer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/logging.h"
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/checkpoint/retention.h"
+
+namespace cadre {
+
+using cadre::v1::Event;
+using cadre::v1::Report;
+
+namespace {
+
+// Half-life 20 steps.
+const double kEmaWeight = 1.0 - std::pow(0.5, 1.0 / 20.0);
+// The first steps are slower (memory is touched, caches are cold).
+constexpr int64_t kStepsBeforeEstimate = 5;
+
+double Ema(double old, double value, int64_t count) {
+  // A plain mean at first, or the first step would weigh for ever.
+  const double weight = std::max(
+      kEmaWeight, 1.0 / static_cast<double>(std::max<int64_t>(count, 1)));
+  return old + weight * (value - old);
+}
+
+// Part of `total` that falls to one rank when it is shared evenly; the parts
+// add up to the total.
+int64_t Share(int64_t total, int rank, int world_size) {
+  return total * (rank + 1) / world_size - total * rank / world_size;
+}
+
+}  // namespace
+
+SessionObserver::SessionObserver(Options options, SessionLink* link,
+                                 WorkerMetrics* metrics, Clock* clock)
+    : options_(std::move(options)),
+      link_(link),
+      metrics_(metrics),
+      clock_(clock) {}
+
+void SessionObserver::OnPreparing(absl::string_view stage, int64_t done,
+                                  int64_t total) {
+  link_->SetPreparing(std::string(stage), done, total);
+}
+
+void SessionObserver::OnPhase(TrainPhase phase) {
+  switch (phase) {
+    case TrainPhase::kTrain:
+      activity_ = Activity::kTrain;
+      link_->SetPhase("train");
+      break;
+    case TrainPhase::kEval:
+      activity_ = Activity::kTrain;
+      link_->SetPhase("eval");
+      break;
+    case TrainPhase::kSave:
+      activity_ = Activity::kSave;
+      save_begin_ = clock_->Monotonic();
+      link_->SetPhase("save");
+      break;
+    case TrainPhase::kExport:
+      activity_ = Activity::kExport;
+      link_->SetPhase("export");
+      break;
+  }
+}
+
+void SessionObserver::OnStep(const StepMetrics& step) {
+  ++steps_seen_;
+  int64_t routed = 0;
+  for (const auto& layer : step.expert_tokens) {
+    for (const int64_t count : layer) routed += count;
+  }
+  const int rank = options_.rank, world = options_.world_size;
+  const int64_t padding =
+      std::max<int64_t>(0, options_.slots_per_step - step.tokens);
+  metrics_->ObserveStep(step, {.rank_zero = rank == 0,
+                               .own_tokens = Share(step.tokens, rank, world),
+                               .own_targets = Share(step.targets, rank, world),
+                               .own_padding = Share(padding, rank, world),
+                               .own_routed = Share(routed, rank, world)});
+  if (rank == 0) {
+    UpdateProgress(step);
+    const bool last = step.step == step.total_steps;
+    if (last || step.step % std::max<int64_t>(1, options_.log_every) == 0) {
+      ReportScalars(step);
+    }
+    AddLoads(step);
+  }
+  HandleOrders();
+}
+
+void SessionObserver::UpdateProgress(const StepMetrics& step) {
+  step_seconds_ema_ = Ema(step_seconds_ema_, step.step_seconds, steps_seen_);
+  tokens_per_second_ema_ =
+      Ema(tokens_per_second_ema_, step.tokens_per_second, steps_seen_);
+  progress_.set_step(step.step);
+  progress_.set_total_steps(step.total_steps);
+  progress_.set_data_epoch(step.epoch);
+  progress_.set_tokens(step.trained_tokens);
+  progress_.set_tokens_per_second(tokens_per_second_ema_);
+  progress_.set_loss(step.loss);
+  if (steps_seen_ == 1 && !options_.resumed) {
+    progress_.set_first_loss(step.loss);
+  }
+  if (step.total_steps > 0) {
+    progress_.set_percent(100.0 * static_cast<double>(step.step) /
+                          static_cast<double>(step.total_steps));
+  }
+  progress_.set_eta_seconds(static_cast<double>(step.total_steps - step.step) *
+                            step_seconds_ema_);
+  progress_.set_estimate_ready(steps_seen_ >= kStepsBeforeEstimate);
+  progress_.set_grad_norm(step.grad_norm);
+  progress_.set_learning_rate(step.learning_rate);
+  if (!step.expert_tokens.empty()) {
+    const double balance = MeasureBalance(step.expert_tokens).balancedness_step;
+    if (std::isfinite(balance)) progress_.set_expert_balancedness(balance);
+  }
+  link_->SetProgress(progress_);
+}
+
+void SessionObserver::ReportScalars(const StepMetrics& step) {
+  Report report;
+  auto& values = *report.mutable_scalars()->mutable_values();
+  report.mutable_scalars()->set_step(step.step);
+  values["loss"] = step.loss;
+  values["grad_norm"] = step.grad_norm;
+  values["learning_rate"] = step.learning_rate;
+  values["tokens_per_second"] = step.tokens_per_second;
+  values["step_seconds"] = step.step_seconds;
+  values["data_seconds"] = step.data_seconds;
+  values["compute_seconds"] = step.compute_seconds;
+  values["reduce_seconds"] = step.reduce_seconds;
+  values["optimizer_seconds"] = step.optimizer_seconds;
+  values["wait_seconds"] = step.wait_seconds;
+  if (!step.expert_tokens.empty()) {
+    const ExpertBalance balance = MeasureBalance(step.expert_tokens);
+    values["aux_loss"] = step.aux_loss;
+    values["expert_balancedness"] = balance.balancedness_step;
+    values["expert_load_cv"] = balance.cv_mean;
+    values["dead_experts"] = balance.dead_mean;
+  }
+  link_->AddReport(std::move(report));
+}
+
+void SessionObserver::AddLoads(const StepMetrics& step) {
+  if (step.expert_tokens.empty()) return;
+  if (loads_.empty()) {
+    loads_first_step_ = step.step;
+    for (const auto& layer : step.expert_tokens) {
+      loads_.emplace_back(layer.size(), 0);
+    }
+  }
+  loads_last_step_ = step.step;
+  for (size_t l = 0; l < loads_.size(); ++l) {
+    for (size_t e = 0; e < loads_[l].size(); ++e) {
+      loads_[l][e] += step.expert_tokens[l][e];
+    }
+  }
+  if (loads_last_step_ - loads_first_step_ + 1 >= options_.loads_every ||
+      step.step == step.total_steps) {
+    FlushLoads();
+  }
+}
+
+void SessionObserver::FlushLoads() {
+  if (loads_.empty()) return;
+  Report report;
+  auto* loads = report.mutable_expert_loads();
+  loads->set_first_step(loads_first_step_);
+  loads->set_last_step(loads_last_step_);
+  for (size_t l = 0; l < loads_.size(); ++l) {
+    auto* layer = loads->add_layers();
+    layer->set_index(l < options_.moe_layers.size() ? options_.moe_layers[l]
+                                                    : static_cast<int>(l));
+    for (const int64_t tokens : loads_[l]) layer->add_tokens(tokens);
+  }
+  link_->AddReport(std::move(report));
+  loads_.clear();
+}
+
+void SessionObserver::OnEval(const EvalMetrics& eval) {
+  if (options_.rank != 0) return;
+  metrics_->SetEvalLoss(eval.loss);
+  progress_.set_eval_loss(eval.loss);
+  link_->SetProgress(progress_);
+  Report report;
+  report.mutable_scalars()->set_step(eval.step);
+  (*report.mutable_scalars()->mutable_values())["eval_loss"] = eval.loss;
+  link_->AddReport(std::move(report));
+  ReportEvent(Event::SEVERITY_INFO, "EVAL",
+              absl::StrCat("loss ", eval.loss, " per target after step ",
+                           eval.step, ", ", eval.targets, " targets"));
+}
+
+void SessionObserver::OnFilesSaved(const FilesSaved& saved) {
+  Report report;
+  auto* files = report.mutable_files_saved();
+  files->set_step(saved.step);
+  files->set_storage_path(saved.dir);
+  files->set_loss(saved.loss);
+  int64_t bytes = 0;
+  for (const CheckpointFile& file : saved.files) {
+    auto* entry = files->add_files();
+    entry->set_path(file.path);
+    entry->set_bytes(file.bytes);
+    entry->set_sha256(file.sha256);
+    bytes += file.bytes;
+  }
+  link_->AddReport(std::move(report));
+  metrics_->ObserveSave(
+      absl::ToDoubleSeconds(clock_->Monotonic() - save_begin_), bytes,
+      clock_->Now());
+  if (options_.rank == 0) unsealed_[saved.step] = saved;
+}
+
+void SessionObserver::OnEvent(absl::string_view kind,
+                              absl::string_view message) {
+  CADRE_LOG(WARNING) << kind << ": " << message;
+  // All ranks see the same; one tells.
+  if (options_.rank == 0) {
+    ReportEvent(Event::SEVERITY_WARN, std::string(kind), std::string(message));
+  }
+}
+
+bool SessionObserver::StopRequested() {
+  return link_->stop_mode() == cadre::v1::STOP_MODE_CHECKPOINT;
+}
+
+void SessionObserver::OnCollective(absl::string_view op, int64_t bytes,
+                                   double seconds) {
+  metrics_->ObserveCollective(op, bytes, seconds);
+}
+
+void SessionObserver::ReportEvent(Event::Severity severity,
+                                  const std::string& type,
+                                  const std::string& message) {
+  Report report;
+  report.mutable_event()->set_severity(severity);
+  report.mutable_event()->set_type(type);
+  report.mutable_event()->set_message(message);
+  link_->AddReport(std::move(report));
+}
+
+void SessionObserver::HandleOrders() {
+  if (const auto request = link_->TakeSeal()) Seal(*request);
+  for (const std::string& folder : link_->TakeRemovals()) {
+    const absl::Status status = RemoveCheckpoint(folder);
+    if (!status.ok()) {
+      CADRE_LOG(WARNING) << "removing checkpoint " << folder << ": "
+                         << status.message();
+    }
+  }
+}
+
+void SessionObserver::Seal(const SealRequest& request) {
+  const auto it = unsealed_.find(request.step);
+  if (it == unsealed_.end()) {
+    CADRE_LOG(WARNING) << "asked to seal step " << request.step
+                       << ", which this rank has not saved";
+    return;
+  }
+  CheckpointManifest manifest = it->second.manifest;
+  manifest.files.clear();
+  for (const cadre::v1::SavedFile& file : request.files) {
+    manifest.files.push_back(
+        {.path = file.path(), .bytes = file.bytes(), .sha256 = file.sha256()});
+  }
+  std::sort(manifest.files.begin(), manifest.files.end(),
+            [](const CheckpointFile& a, const CheckpointFile& b) {
+              return a.path < b.path;
+            });
+  const std::string dir = it->second.dir;
+  // Whether or not it can be sealed, older saves never will be.
+  unsealed_.erase(unsealed_.begin(), std::next(it));
+  const absl::StatusOr<SealedCheckpoint> sealed = SealCheckpoint(dir, manifest);
+  if (!sealed.ok()) {
+    metrics_->CountFailedSave();
+    ReportEvent(Event::SEVERITY_WARN, "CHECKPOINT_FAILED",
+                absl::StrCat("sealing ", dir, ": ",
+                             std::string(sealed.status().message())));
+    return;
+  }
+  Report report;
+  auto* done = report.mutable_checkpoint_sealed();
+  done->set_step(request.step);
+  done->set_storage_path(dir);
+  done->set_manifest_sha256(sealed->manifest_sha256);
+  done->set_bytes(sealed->bytes);
+  link_->AddReport(std::move(report));
+}
+
+}  // namespace cadre

@@ -1,0 +1,89 @@
+#ifndef CADRE_WORKER_SESSION_OBSERVER_H_
+#define CADRE_WORKER_SESSION_OBSERVER_H_
+
+// Hears the trainer at its step boundaries and passes on what matters: state to
+// the link, reports to the coordinator, numbers to the metrics. Also the place
+// where orders that may be carried out between two steps are: sealing and
+// removing checkpoints. Training thread only.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "cadre/v1/worker_service.pb.h"
+#include "worker/backend/backend.h"
+#include "worker/failure.h"
+#include "worker/session_link.h"
+#include "worker/train/trainer.h"
+#include "worker/worker_metrics.h"
+
+namespace cadre {
+
+class SessionObserver final : public TrainObserver, public CollectiveObserver {
+ public:
+  struct Options {
+    int rank = 0;
+    int world_size = 1;
+    int64_t log_every = 1;
+    // Steps between expert-load reports.
+    int64_t loads_every = 50;
+    // Slots of the packed rows of one step, all ranks.
+    int64_t slots_per_step = 0;
+    bool resumed = false;
+    // Index of each MoE layer in the model; may be empty (then 0, 1, ...).
+    std::vector<int> moe_layers;
+  };
+  // Nothing is owned.
+  SessionObserver(Options options, SessionLink* link, WorkerMetrics* metrics,
+                  Clock* clock);
+
+  void OnPreparing(absl::string_view stage, int64_t done,
+                   int64_t total) override;
+  void OnPhase(TrainPhase phase) override;
+  void OnStep(const StepMetrics& step) override;
+  void OnEval(const EvalMetrics& eval) override;
+  void OnFilesSaved(const FilesSaved& saved) override;
+  void OnEvent(absl::string_view kind, absl::string_view message) override;
+  bool StopRequested() override;
+  void OnCollective(absl::string_view op, int64_t bytes,
+                    double seconds) override;
+
+  // Carries out the orders that wait: seals and removes checkpoints.
+  void HandleOrders();
+  // Reports the expert loads not reported yet.
+  void FlushLoads();
+  // Rank 0: a save was reported that is not sealed yet.
+  bool awaits_seal() const { return !unsealed_.empty(); }
+  // What is being done now, for the cause of an error.
+  Activity activity() const { return activity_; }
+
+ private:
+  void Seal(const SealRequest& request);
+  void ReportEvent(cadre::v1::Event::Severity severity, const std::string& type,
+                   const std::string& message);
+  void ReportScalars(const StepMetrics& step);
+  void UpdateProgress(const StepMetrics& step);
+  void AddLoads(const StepMetrics& step);
+
+  const Options options_;
+  SessionLink* const link_;
+  WorkerMetrics* const metrics_;
+  Clock* const clock_;
+  Activity activity_ = Activity::kPrepare;
+  absl::Duration save_begin_;               // monotonic
+  std::map<int64_t, FilesSaved> unsealed_;  // rank 0, by step
+  cadre::v1::Progress progress_;
+  double step_seconds_ema_ = 0.0;
+  double tokens_per_second_ema_ = 0.0;
+  int64_t steps_seen_ = 0;
+  // Expert loads since the last report.
+  int64_t loads_first_step_ = 0, loads_last_step_ = 0;
+  std::vector<std::vector<int64_t>> loads_;
+};
+
+}  // namespace cadre
+
+#endif  // CADRE_WORKER_SESSION_OBSERVER_H_

@@ -1,0 +1,293 @@
+#include "worker/worker_metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <limits>
+#include <mutex>
+
+#include "base/logging.h"
+#include "worker/train/trainer.h"
+
+namespace cadre {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+// Steps that the balance gauges look back on.
+constexpr size_t kBalanceWindow = 50;
+
+constexpr const char* kStates[] = {"idle",     "preparing", "ready",  "running",
+                                   "stopping", "ended",     "stopped"};
+constexpr const char* kPhases[] = {"total",  "data",      "compute",
+                                   "reduce", "optimizer", "wait"};
+constexpr const char* kOps[] = {"all_reduce", "all_gather", "reduce_scatter",
+                                "broadcast",  "all_to_all", "barrier",
+                                "split"};
+
+}  // namespace
+
+ExpertBalance MeasureBalance(
+    const std::vector<std::vector<int64_t>>& expert_tokens) {
+  ExpertBalance balance;
+  double sum_mean = 0.0, sum_max = 0.0;
+  int layers = 0;
+  balance.balancedness_worst = 1.0;
+  for (const std::vector<int64_t>& tokens : expert_tokens) {
+    double sum = 0.0, sum_squares = 0.0, max = 0.0;
+    int64_t dead = 0;
+    for (const int64_t count : tokens) {
+      const double value = static_cast<double>(count);
+      sum += value;
+      sum_squares += value * value;
+      max = std::max(max, value);
+      dead += count == 0;
+      balance.routed += count;
+    }
+    if (sum == 0.0) continue;
+    ++layers;
+    const double n = static_cast<double>(tokens.size());
+    const double mean = sum / n;
+    const double variance = std::max(0.0, sum_squares / n - mean * mean);
+    const double cv = std::sqrt(variance) / mean;
+    const double dead_ratio = static_cast<double>(dead) / n;
+    sum_mean += mean;
+    sum_max += max;
+    balance.balancedness_worst =
+        std::min(balance.balancedness_worst, mean / max);
+    balance.cv_mean += cv;
+    balance.cv_max = std::max(balance.cv_max, cv);
+    balance.dead_mean += dead_ratio;
+    balance.dead_max = std::max(balance.dead_max, dead_ratio);
+  }
+  if (layers == 0) {
+    return {.balancedness_step = kNan,
+            .balancedness_worst = kNan,
+            .cv_mean = kNan,
+            .cv_max = kNan,
+            .dead_mean = kNan,
+            .dead_max = kNan};
+  }
+  balance.balancedness_step = sum_mean / sum_max;
+  balance.cv_mean /= layers;
+  balance.dead_mean /= layers;
+  return balance;
+}
+
+struct WorkerMetrics::Impl {
+  Impl(MetricsRegistry* r, const Identity& id)
+      : sync_seconds(r->Histogram(metric::kWorkerSyncSeconds)),
+        last_sync(r->Gauge(metric::kWorkerLastSync)),
+        steps(r->Counter(metric::kTrainSteps)),
+        nonfinite(r->Counter(metric::kTrainNonfiniteSteps)),
+        data_wait(r->Counter(metric::kTrainDataWait)),
+        tokens_processed(
+            r->Counter(metric::kTrainTokens, {{"kind", "processed"}})),
+        tokens_loss(r->Counter(metric::kTrainTokens, {{"kind", "loss"}})),
+        tokens_padding(r->Counter(metric::kTrainTokens, {{"kind", "padding"}})),
+        fill(r->Gauge(metric::kTrainPackingFill)),
+        loss(r->Gauge(metric::kTrainLoss)),
+        eval_loss(r->Gauge(metric::kTrainEvalLoss)),
+        grad_norm(r->Gauge(metric::kTrainGradNorm)),
+        learning_rate(r->Gauge(metric::kTrainLearningRate)),
+        balance_step(
+            r->Gauge(metric::kMoeExpertBalancedness, {{"stat", "step"}})),
+        balance_worst(r->Gauge(metric::kMoeExpertBalancedness,
+                               {{"stat", "worst_layer"}})),
+        cv_mean(r->Gauge(metric::kMoeExpertLoadCv, {{"stat", "mean"}})),
+        cv_max(r->Gauge(metric::kMoeExpertLoadCv, {{"stat", "max"}})),
+        dead_mean(r->Gauge(metric::kMoeDeadExperts, {{"stat", "mean"}})),
+        dead_max(r->Gauge(metric::kMoeDeadExperts, {{"stat", "max"}})),
+        aux_loss(r->Gauge(metric::kMoeAuxLoss)),
+        routed(r->Counter(metric::kMoeRoutedTokens)),
+        save_stall(
+            r->Histogram(metric::kCheckpointSaveSeconds, {{"phase", "stall"}})),
+        save_write(
+            r->Histogram(metric::kCheckpointSaveSeconds, {{"phase", "write"}})),
+        saves_ok(r->Counter(metric::kCheckpointSaves, {{"result", "ok"}})),
+        saves_error(
+            r->Counter(metric::kCheckpointSaves, {{"result", "error"}})),
+        save_bytes(r->Counter(metric::kCheckpointBytes)),
+        last_save(r->Gauge(metric::kCheckpointLastSuccess)),
+        aborts_stop(r->Counter(metric::kCommAborts, {{"cause", "stop"}})),
+        aborts_peer(r->Counter(metric::kCommAborts, {{"cause", "peer"}})) {
+    r->Gauge(metric::kBuildInfo, {{"version", id.version},
+                                  {"commit", id.commit},
+                                  {"backend", id.backend}})
+        .Set(1);
+    r->Gauge(metric::kWorkerInfo, {{"worker", id.worker},
+                                   {"hostname", id.hostname},
+                                   {"gpu_uuid", id.gpu_uuid},
+                                   {"link_domain", id.link_domain}})
+        .Set(1);
+    for (const char* state : kStates) {
+      states[state] = &r->Gauge(metric::kWorkerState, {{"state", state}});
+    }
+    for (const char* result : {"ok", "error", "stale"}) {
+      syncs.push_back(&r->Counter(metric::kWorkerSyncs, {{"result", result}}));
+    }
+    for (const char* phase : kPhases) {
+      phases[phase] =
+          &r->Histogram(metric::kTrainStepSeconds, {{"phase", phase}});
+    }
+    for (const char* op : kOps) {
+      comm_seconds[op] = &r->Histogram(metric::kCommSeconds, {{"op", op}});
+      comm_bytes[op] = &r->Counter(metric::kCommBytes, {{"op", op}});
+    }
+    ClearJob();
+  }
+
+  void ClearJob() {
+    for (prometheus::Gauge* gauge :
+         {&fill, &loss, &eval_loss, &grad_norm, &learning_rate, &balance_step,
+          &balance_worst, &cv_mean, &cv_max, &dead_mean, &dead_max,
+          &aux_loss}) {
+      gauge->Set(kNan);
+    }
+    std::lock_guard<std::mutex> lock(mutex);
+    window.clear();
+    window_sum.clear();
+  }
+
+  // Adds a step to the window and returns the window's sums.
+  std::vector<std::vector<int64_t>> AddToWindow(
+      const std::vector<std::vector<int64_t>>& tokens) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (window_sum.empty()) {
+      for (const auto& layer : tokens) {
+        window_sum.emplace_back(layer.size(), 0);
+      }
+    }
+    Accumulate(tokens, 1);
+    window.push_back(tokens);
+    if (window.size() > kBalanceWindow) {
+      Accumulate(window.front(), -1);
+      window.pop_front();
+    }
+    return window_sum;
+  }
+
+  void Accumulate(const std::vector<std::vector<int64_t>>& tokens, int sign) {
+    for (size_t l = 0; l < window_sum.size() && l < tokens.size(); ++l) {
+      for (size_t e = 0; e < window_sum[l].size() && e < tokens[l].size();
+           ++e) {
+        window_sum[l][e] += sign * tokens[l][e];
+      }
+    }
+  }
+
+  prometheus::Histogram& sync_seconds;
+  prometheus::Gauge& last_sync;
+  prometheus::Counter &steps, &nonfinite, &data_wait;
+  prometheus::Counter &tokens_processed, &tokens_loss, &tokens_padding;
+  prometheus::Gauge &fill, &loss, &eval_loss, &grad_norm, &learning_rate;
+  prometheus::Gauge &balance_step, &balance_worst, &cv_mean, &cv_max,
+      &dead_mean, &dead_max, &aux_loss;
+  prometheus::Counter& routed;
+  prometheus::Histogram &save_stall, &save_write;
+  prometheus::Counter &saves_ok, &saves_error, &save_bytes;
+  prometheus::Gauge& last_save;
+  prometheus::Counter &aborts_stop, &aborts_peer;
+  std::map<std::string, prometheus::Gauge*, std::less<>> states;
+  std::vector<prometheus::Counter*> syncs;
+  std::map<std::string, prometheus::Histogram*, std::less<>> phases;
+  std::map<std::string, prometheus::Histogram*, std::less<>> comm_seconds;
+  std::map<std::string, prometheus::Counter*, std::less<>> comm_bytes;
+
+  std::mutex mutex;
+  std::deque<std::vector<std::vector<int64_t>>> window;
+  std::vector<std::vector<int64_t>> window_sum;
+};
+
+WorkerMetrics::WorkerMetrics(MetricsRegistry* registry,
+                             const Identity& identity)
+    : impl_(std::make_unique<Impl>(registry, identity)) {}
+
+WorkerMetrics::~WorkerMetrics() = default;
+
+void WorkerMetrics::SetState(absl::string_view state) {
+  for (auto& [name, gauge] : impl_->states) gauge->Set(name == state ? 1 : 0);
+}
+
+void WorkerMetrics::CountSync(SyncResult result) {
+  impl_->syncs[static_cast<size_t>(result)]->Increment();
+}
+
+void WorkerMetrics::ObserveSync(absl::Duration duration) {
+  impl_->sync_seconds.Observe(absl::ToDoubleSeconds(duration));
+}
+
+void WorkerMetrics::SetLastSync(absl::Time time) {
+  impl_->last_sync.Set(absl::ToDoubleSeconds(time - absl::UnixEpoch()));
+}
+
+void WorkerMetrics::ObserveStep(const StepMetrics& step,
+                                const StepShare& share) {
+  Impl& m = *impl_;
+  m.steps.Increment();
+  if (step.skipped) m.nonfinite.Increment();
+  m.data_wait.Increment(std::max(0.0, step.data_seconds));
+  m.phases["total"]->Observe(step.step_seconds);
+  m.phases["data"]->Observe(step.data_seconds);
+  m.phases["compute"]->Observe(step.compute_seconds);
+  m.phases["reduce"]->Observe(step.reduce_seconds);
+  m.phases["optimizer"]->Observe(step.optimizer_seconds);
+  m.phases["wait"]->Observe(step.wait_seconds);
+  m.tokens_processed.Increment(static_cast<double>(share.own_tokens));
+  m.tokens_loss.Increment(static_cast<double>(share.own_targets));
+  m.tokens_padding.Increment(static_cast<double>(share.own_padding));
+  const double slots =
+      static_cast<double>(share.own_tokens + share.own_padding);
+  if (slots > 0) m.fill.Set(static_cast<double>(share.own_tokens) / slots);
+  if (!step.expert_tokens.empty()) {
+    const ExpertBalance balance =
+        MeasureBalance(m.AddToWindow(step.expert_tokens));
+    m.balance_step.Set(balance.balancedness_step);
+    m.balance_worst.Set(balance.balancedness_worst);
+    m.cv_mean.Set(balance.cv_mean);
+    m.cv_max.Set(balance.cv_max);
+    m.dead_mean.Set(balance.dead_mean);
+    m.dead_max.Set(balance.dead_max);
+    m.aux_loss.Set(step.aux_loss);
+    m.routed.Increment(static_cast<double>(share.own_routed));
+  }
+  if (!share.rank_zero) return;
+  m.loss.Set(step.loss);
+  m.grad_norm.Set(step.grad_norm);
+  m.learning_rate.Set(step.learning_rate);
+}
+
+void WorkerMetrics::SetEvalLoss(double loss) { impl_->eval_loss.Set(loss); }
+
+void WorkerMetrics::ObserveCollective(absl::string_view op, int64_t bytes,
+                                      double seconds) {
+  const std::string name(op);
+  const auto it = impl_->comm_seconds.find(name);
+  CADRE_CHECK(it != impl_->comm_seconds.end()) << name;
+  it->second->Observe(seconds);
+  impl_->comm_bytes[name]->Increment(static_cast<double>(bytes));
+}
+
+void WorkerMetrics::ObserveSave(double seconds, int64_t bytes, absl::Time now) {
+  // Saving is synchronous: the step loop waits for the whole write.
+  impl_->save_stall.Observe(seconds);
+  impl_->save_write.Observe(seconds);
+  impl_->saves_ok.Increment();
+  impl_->save_bytes.Increment(static_cast<double>(bytes));
+  impl_->last_save.Set(absl::ToDoubleSeconds(now - absl::UnixEpoch()));
+}
+
+void WorkerMetrics::CountFailedSave() { impl_->saves_error.Increment(); }
+
+void WorkerMetrics::CountAbort(AbortCause cause) {
+  (cause == AbortCause::kStop ? impl_->aborts_stop : impl_->aborts_peer)
+      .Increment();
+}
+
+void WorkerMetrics::JobLeft() { impl_->ClearJob(); }
+
+}  // namespace cadre

@@ -1,0 +1,78 @@
+#ifndef CADRE_WORKER_WORKER_METRICS_H_
+#define CADRE_WORKER_WORKER_METRICS_H_
+
+// The worker's Prometheus series. All are made at start, so that a scrape sees
+// zeros (gauges of the present job: NaN while idle) instead of gaps. No label
+// holds a job, a layer or an expert. Thread-safe.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/metrics/registry.h"
+
+namespace cadre {
+
+struct StepMetrics;  // worker/train/trainer.h
+
+// Balance of the routed experts, from token counts by MoE layer and expert.
+// Empty or unused layers are left out; without any, all are NaN.
+struct ExpertBalance {
+  double balancedness_step = 0.0;          // sum of means / sum of maxima
+  double balancedness_worst = 0.0;         // least mean / max of a layer
+  double cv_mean = 0.0, cv_max = 0.0;      // std / mean over the experts
+  double dead_mean = 0.0, dead_max = 0.0;  // share of experts without a token
+  int64_t routed = 0;                      // token-expert pairs
+};
+ExpertBalance MeasureBalance(
+    const std::vector<std::vector<int64_t>>& expert_tokens);
+
+class WorkerMetrics {
+ public:
+  struct Identity {
+    std::string version, commit, backend;
+    std::string worker, hostname, gpu_uuid, link_domain;
+  };
+  // `registry` must outlive this.
+  WorkerMetrics(MetricsRegistry* registry, const Identity& identity);
+  ~WorkerMetrics();
+
+  // "idle", "preparing", "ready", "running", "stopping", "ended", "stopped".
+  void SetState(absl::string_view state);
+
+  enum class SyncResult { kOk, kError, kStale };
+  void CountSync(SyncResult result);
+  void ObserveSync(absl::Duration duration);
+  void SetLastSync(absl::Time time);
+
+  // This rank's part of a step: its slots in the packed rows are own_tokens +
+  // own_padding.
+  struct StepShare {
+    bool rank_zero = false;  // loss and the like are shown by rank 0 only
+    int64_t own_tokens = 0, own_targets = 0, own_padding = 0;
+    int64_t own_routed = 0;  // token-expert pairs
+  };
+  void ObserveStep(const StepMetrics& step, const StepShare& share);
+  void SetEvalLoss(double loss);
+  // op: all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, barrier
+  // or split.
+  void ObserveCollective(absl::string_view op, int64_t bytes, double seconds);
+  void ObserveSave(double seconds, int64_t bytes, absl::Time now);
+  void CountFailedSave();
+  enum class AbortCause { kStop, kPeer };
+  void CountAbort(AbortCause cause);
+  // The gauges of a job go back to NaN.
+  void JobLeft();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace cadre
+
+#endif  // CADRE_WORKER_WORKER_METRICS_H_
