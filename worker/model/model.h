@@ -59,9 +59,15 @@ struct ForwardResult {
 
 // What a test or a program may want to look at; null members are not filled.
 struct ForwardCapture {
-  std::vector<float>* logits = nullptr;                // [T, vocab]
-  std::vector<std::vector<float>>* hidden = nullptr;   // models.md 7: hidden.i
+  std::vector<float>* logits = nullptr;               // [T, vocab]
+  std::vector<std::vector<float>>* hidden = nullptr;  // models.md 7: hidden.i
   std::vector<std::vector<float>>* router_logits = nullptr;  // per MoE layer
+};
+
+// Memory of activations and temporaries since construction.
+struct ArenaStats {
+  int64_t allocations = 0;  // from the system; none after the first step
+  int64_t peak_bytes = 0;
 };
 
 class Model {
@@ -79,6 +85,8 @@ class Model {
   virtual void InitWeights(uint64_t seed) = 0;
   // New adapters: A uniform in +-1/sqrt(in), B = 0 (models.md 6).
   virtual void InitAdapter(uint64_t seed) = 0;
+
+  virtual ArenaStats arena_stats() const = 0;
 
   // Loss only.
   virtual absl::StatusOr<ForwardResult> Forward(

@@ -24,8 +24,9 @@ enum class ParamDomain {
 };
 
 struct Parameter {
-  // Reference name (models.md 1.2), e.g. "model.layers.1.mlp.experts.down_proj",
-  // or for adapters "<module>.lora_A" / "<module>.lora_B".
+  // Reference name (models.md 1.2), e.g.
+  // "model.layers.1.mlp.experts.down_proj", or for adapters "<module>.lora_A" /
+  // "<module>.lora_B".
   std::string name;
   ParamDomain domain = ParamDomain::kDense;
   bool is_adapter = false;

@@ -1,0 +1,67 @@
+#ifndef CADRE_WORKER_MODEL_CONTEXT_H_
+#define CADRE_WORKER_MODEL_CONTEXT_H_
+
+// What every layer of one forward or backward pass shares.
+//
+// Shape letters in worker/model: T packed tokens of the micro-batch, D hidden,
+// n heads, E experts, k experts per token, R token rows in expert order, F
+// expert width, r adapter rank.
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/common/exec.h"
+#include "kernels/common/tensor.h"
+#include "kernels/router/router.h"
+#include "worker/device/arena.h"
+
+namespace cadre {
+
+// What routers report to the model, over all layers of one micro-batch.
+struct RouterTap {
+  // Tables of the auxiliary loss (kernels/router); absent: the model has none.
+  RouterAuxStatistics aux;
+  // d(total loss)/d(aux): the model's coefficient times the micro-batch's
+  // weight.
+  double aux_coefficient = 0.0;
+  // One entry per MoE layer, appended in the forward pass, never in a replay.
+  std::vector<std::vector<int64_t>> expert_tokens;
+  std::vector<std::vector<float>>* logits = nullptr;  // null: not wanted
+};
+
+struct LayerContext {
+  Exec exec;
+  DType dtype = DType::kF32;
+  int64_t num_tokens = 0;  // T, padding included
+  Tensor cu_seqlens;       // i32 [docs + 1]
+  Tensor positions;        // i32 [T], from 0 in each document
+  Tensor mask;             // i32 [T], 0 for padding; absent without padding
+
+  // Lives for the whole step even when blocks are replayed: block inputs and
+  // routing decisions.
+  Arena* kept = nullptr;
+  // What one block needs for its backward pass.
+  Arena* saved = nullptr;
+  // Within one call.
+  Arena* scratch = nullptr;
+
+  // False for a forward pass without a backward pass.
+  bool training = false;
+  // True while a block is run again in the backward pass: decisions that were
+  // kept (experts, selected keys) are used, not made again.
+  bool replay = false;
+  // Of this micro-batch; 0 and unused without dropout.
+  uint64_t dropout_seed = 0;
+  RouterTap* routers = nullptr;
+
+  Tensor Saved(std::initializer_list<int64_t> dims) const {
+    return saved->Allocate(dtype, dims);
+  }
+  Tensor Scratch(std::initializer_list<int64_t> dims) const {
+    return scratch->Allocate(dtype, dims);
+  }
+};
+
+}  // namespace cadre
+
+#endif  // CADRE_WORKER_MODEL_CONTEXT_H_

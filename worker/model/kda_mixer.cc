@@ -1,0 +1,181 @@
+#include "worker/model/kda_mixer.h"
+
+#include "base/status_macros.h"
+#include "kernels/gated_rmsnorm/gated_rmsnorm.h"
+#include "kernels/kda/kda.h"
+#include "kernels/l2norm/l2norm.h"
+#include "kernels/short_conv/short_conv.h"
+
+namespace cadre {
+
+absl::StatusOr<std::unique_ptr<Layer>> KdaMixer::Create(
+    const KdaSpec& spec, double norm_eps, const LayerBuilder& builder) {
+  std::unique_ptr<KdaMixer> m(new KdaMixer(spec, norm_eps));
+  CADRE_ASSIGN_OR_RETURN(m->q_, builder.MakeLinear("self_attn.q_proj"));
+  CADRE_ASSIGN_OR_RETURN(m->k_, builder.MakeLinear("self_attn.k_proj"));
+  CADRE_ASSIGN_OR_RETURN(m->v_, builder.MakeLinear("self_attn.v_proj"));
+  CADRE_ASSIGN_OR_RETURN(m->conv_, builder.Param("self_attn.conv1d.weight"));
+  CADRE_ASSIGN_OR_RETURN(m->f_a_,
+                         builder.MakeLinear("self_attn.forget_gate.f_a_proj"));
+  CADRE_ASSIGN_OR_RETURN(m->f_b_,
+                         builder.MakeLinear("self_attn.forget_gate.f_b_proj"));
+  CADRE_ASSIGN_OR_RETURN(m->a_log_,
+                         builder.Param("self_attn.forget_gate.A_log"));
+  CADRE_ASSIGN_OR_RETURN(m->dt_bias_,
+                         builder.Param("self_attn.forget_gate.dt_bias"));
+  CADRE_ASSIGN_OR_RETURN(m->b_, builder.MakeLinear("self_attn.b_proj"));
+  if (spec.full_rank_output_gate) {
+    CADRE_ASSIGN_OR_RETURN(m->g_b_, builder.MakeLinear("self_attn.g_proj"));
+  } else {
+    CADRE_ASSIGN_OR_RETURN(m->g_a_, builder.MakeLinear("self_attn.g_a_proj"));
+    CADRE_ASSIGN_OR_RETURN(m->g_b_, builder.MakeLinear("self_attn.g_b_proj"));
+  }
+  CADRE_ASSIGN_OR_RETURN(m->o_norm_, builder.Param("self_attn.o_norm.weight"));
+  CADRE_ASSIGN_OR_RETURN(m->o_, builder.MakeLinear("self_attn.o_proj"));
+  return m;
+}
+
+Tensor KdaMixer::ConvPart(const Tensor& fused, int part) const {
+  if (!fused.present()) return fused;
+  const int64_t channels = spec_.num_heads * spec_.head_dim;
+  return fused.Reshape({3 * channels, spec_.conv_kernel})
+      .Rows(part * channels, (part + 1) * channels);
+}
+
+absl::Status KdaMixer::Forward(const LayerContext& ctx, const Tensor& x,
+                               const Tensor& y) {
+  const int64_t T = ctx.num_tokens, n = spec_.num_heads, d = spec_.head_dim;
+  x_ = x;
+  Linear* const projections[3] = {&q_, &k_, &v_};
+  for (int part = 0; part < 3; ++part) {
+    pre_[part] = ctx.Saved({T, n * d});
+    post_[part] = ctx.Saved({T, n * d});
+    CADRE_RETURN_IF_ERROR(projections[part]->Forward(ctx, x, pre_[part]));
+    CADRE_RETURN_IF_ERROR(
+        ShortConvForward(ctx.exec, {.x = pre_[part],
+                                    .w = ConvPart(conv_->value, part),
+                                    .cu_seqlens = ctx.cu_seqlens,
+                                    .y = post_[part]}));
+  }
+  q_unit_ = ctx.Saved({T, n, d});
+  k_unit_ = ctx.Saved({T, n, d});
+  CADRE_RETURN_IF_ERROR(L2NormForward(
+      ctx.exec, {.x = post_[0].Reshape({T, n, d}), .y = q_unit_}));
+  CADRE_RETURN_IF_ERROR(L2NormForward(
+      ctx.exec, {.x = post_[1].Reshape({T, n, d}), .y = k_unit_}));
+
+  f_mid_ = ctx.Saved({T, f_a_.out()});
+  z_ = ctx.Saved({T, n * d});
+  beta_ = ctx.Saved({T, n});
+  CADRE_RETURN_IF_ERROR(f_a_.Forward(ctx, x, f_mid_));
+  CADRE_RETURN_IF_ERROR(f_b_.Forward(ctx, f_mid_, z_));
+  CADRE_RETURN_IF_ERROR(b_.Forward(ctx, x, beta_));
+  o_heads_ = ctx.Saved({T, n, d});
+  CADRE_RETURN_IF_ERROR(
+      KdaForward(ctx.exec, {.in = {.q = q_unit_,
+                                   .k = k_unit_,
+                                   .v = post_[2].Reshape({T, n, d}),
+                                   .z = z_.Reshape({T, n, d}),
+                                   .beta = beta_,
+                                   .a_log = a_log_->value.Reshape({n}),
+                                   .dt_bias = dt_bias_->value.Reshape({n * d}),
+                                   .cu_seqlens = ctx.cu_seqlens,
+                                   .lower_bound = spec_.gate_lower_bound},
+                            .o = o_heads_}));
+
+  gate_ = ctx.Saved({T, n * d});
+  if (spec_.full_rank_output_gate) {
+    CADRE_RETURN_IF_ERROR(g_b_.Forward(ctx, x, gate_));
+  } else {
+    g_mid_ = ctx.Saved({T, g_a_.out()});
+    CADRE_RETURN_IF_ERROR(g_a_.Forward(ctx, x, g_mid_));
+    CADRE_RETURN_IF_ERROR(g_b_.Forward(ctx, g_mid_, gate_));
+  }
+  normed_ = ctx.Saved({T, n * d});
+  CADRE_RETURN_IF_ERROR(
+      GatedRmsNormForward(ctx.exec, {.x = o_heads_,
+                                     .gate = gate_.Reshape({T, n, d}),
+                                     .w = o_norm_->value,
+                                     .y = normed_.Reshape({T, n, d}),
+                                     .eps = norm_eps_,
+                                     .activation = GateActivation::kSigmoid}));
+  return o_.Forward(ctx, normed_, y);
+}
+
+absl::Status KdaMixer::Backward(const LayerContext& ctx, const Tensor& dy,
+                                const Tensor& dx) {
+  const int64_t T = ctx.num_tokens, n = spec_.num_heads, d = spec_.head_dim;
+  ArenaScope scope(ctx.scratch);
+  const Tensor d_normed = ctx.Scratch({T, n * d});
+  const Tensor d_heads = ctx.Scratch({T, n, d});
+  const Tensor d_gate = ctx.Scratch({T, n * d});
+  CADRE_RETURN_IF_ERROR(o_.Backward(ctx, normed_, dy, d_normed));
+  CADRE_RETURN_IF_ERROR(
+      GatedRmsNormBackward(ctx.exec, {.x = o_heads_,
+                                      .gate = gate_.Reshape({T, n, d}),
+                                      .w = o_norm_->value,
+                                      .dy = d_normed.Reshape({T, n, d}),
+                                      .dx = d_heads,
+                                      .dgate = d_gate.Reshape({T, n, d}),
+                                      .dw = o_norm_->grad,
+                                      .eps = norm_eps_,
+                                      .activation = GateActivation::kSigmoid}));
+  if (spec_.full_rank_output_gate) {
+    CADRE_RETURN_IF_ERROR(g_b_.Backward(ctx, x_, d_gate, dx));
+  } else {
+    const Tensor d_mid = ctx.Scratch({T, g_a_.out()});
+    CADRE_RETURN_IF_ERROR(g_b_.Backward(ctx, g_mid_, d_gate, d_mid));
+    CADRE_RETURN_IF_ERROR(g_a_.Backward(ctx, x_, d_mid, dx));
+  }
+
+  const Tensor dq = ctx.Scratch({T, n, d}), dk = ctx.Scratch({T, n, d});
+  const Tensor dv = ctx.Scratch({T, n, d}), dz = ctx.Scratch({T, n * d});
+  const Tensor d_beta = ctx.Scratch({T, n});
+  const auto flat = [](const Tensor& grad, int64_t size) {
+    return grad.present() ? grad.Reshape({size}) : grad;
+  };
+  CADRE_RETURN_IF_ERROR(
+      KdaBackward(ctx.exec, {.in = {.q = q_unit_,
+                                    .k = k_unit_,
+                                    .v = post_[2].Reshape({T, n, d}),
+                                    .z = z_.Reshape({T, n, d}),
+                                    .beta = beta_,
+                                    .a_log = a_log_->value.Reshape({n}),
+                                    .dt_bias = dt_bias_->value.Reshape({n * d}),
+                                    .cu_seqlens = ctx.cu_seqlens,
+                                    .lower_bound = spec_.gate_lower_bound},
+                             .d_o = d_heads,
+                             .dq = dq,
+                             .dk = dk,
+                             .dv = dv,
+                             .dz = dz.Reshape({T, n, d}),
+                             .dbeta = d_beta,
+                             .da_log = flat(a_log_->grad, n),
+                             .ddt_bias = flat(dt_bias_->grad, n * d)}));
+  CADRE_RETURN_IF_ERROR(b_.Backward(ctx, x_, d_beta, dx, /*accumulate=*/true));
+  const Tensor d_mid = ctx.Scratch({T, f_a_.out()});
+  CADRE_RETURN_IF_ERROR(f_b_.Backward(ctx, f_mid_, dz, d_mid));
+  CADRE_RETURN_IF_ERROR(f_a_.Backward(ctx, x_, d_mid, dx, /*accumulate=*/true));
+
+  CADRE_RETURN_IF_ERROR(L2NormBackward(
+      ctx.exec, {.x = post_[0].Reshape({T, n, d}), .dy = dq, .dx = dq}));
+  CADRE_RETURN_IF_ERROR(L2NormBackward(
+      ctx.exec, {.x = post_[1].Reshape({T, n, d}), .dy = dk, .dx = dk}));
+  const Tensor d_post[3] = {dq, dk, dv};
+  Linear* const projections[3] = {&q_, &k_, &v_};
+  const Tensor d_pre = ctx.Scratch({T, n * d});
+  for (int part = 0; part < 3; ++part) {
+    CADRE_RETURN_IF_ERROR(
+        ShortConvBackward(ctx.exec, {.x = pre_[part],
+                                     .w = ConvPart(conv_->value, part),
+                                     .cu_seqlens = ctx.cu_seqlens,
+                                     .dy = d_post[part].Reshape({T, n * d}),
+                                     .dx = d_pre,
+                                     .dw = ConvPart(conv_->grad, part)}));
+    CADRE_RETURN_IF_ERROR(projections[part]->Backward(ctx, x_, d_pre, dx,
+                                                      /*accumulate=*/true));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace cadre

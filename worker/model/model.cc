@@ -1,0 +1,335 @@
+#include "worker/model/model.h"
+
+#include <cstring>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/cross_entropy/cross_entropy.h"
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/embedding/embedding.h"
+#include "worker/device/arena.h"
+#include "worker/model/block_factory.h"
+#include "worker/model/weight_store.h"
+
+namespace cadre {
+namespace {
+
+// Rows of logits held at a time.
+constexpr int64_t kLossBlockTokens = 256;
+
+absl::Status CheckBatch(const Batch& batch) {
+  const int64_t T = batch.num_tokens();
+  const auto& cu = batch.cu_seqlens;
+  if (static_cast<int64_t>(batch.targets.size()) != T || cu.empty() ||
+      cu.front() != 0 || cu.back() > T) {
+    return absl::InternalError(absl::StrCat(
+        "batch of ", T, " ids, ", batch.targets.size(), " targets and ",
+        cu.size(), " document bounds does not fit together"));
+  }
+  return absl::OkStatus();
+}
+
+// Position of each token in its document; padding counts on from 0.
+std::vector<int32_t> Positions(const Batch& batch) {
+  std::vector<int32_t> out(batch.ids.size());
+  const auto& cu = batch.cu_seqlens;
+  for (size_t d = 0; d + 1 < cu.size(); ++d) {
+    for (int32_t t = cu[d]; t < cu[d + 1]; ++t) out[t] = t - cu[d];
+  }
+  for (size_t t = cu.back(); t < out.size(); ++t) {
+    out[t] = static_cast<int32_t>(t) - cu.back();
+  }
+  return out;
+}
+
+std::vector<float> ToFloats(const Tensor& t) {
+  if (t.dtype() == DType::kF64) {
+    const auto values = t.span<double>();
+    return {values.begin(), values.end()};
+  }
+  const auto values = t.span<float>();
+  return {values.begin(), values.end()};
+}
+
+class BlockModel final : public Model {
+ public:
+  BlockModel(const ModelSpec& spec, ModelOptions options)
+      : spec_(spec),
+        options_(std::move(options)),
+        weights_(spec_, lora(), options_.dtype) {}
+
+  absl::Status Init();
+
+  ParameterRegistry& parameters() override { return weights_.registry(); }
+  const ModelSpec& spec() const override { return spec_; }
+  absl::Status LoadWeights(const ModelDir& dir) override {
+    return weights_.Load(dir);
+  }
+  void InitWeights(uint64_t seed) override { weights_.InitBase(spec_, seed); }
+  void InitAdapter(uint64_t seed) override { weights_.InitAdapter(seed); }
+
+  absl::StatusOr<ForwardResult> Forward(const Batch& batch,
+                                        const ForwardCapture& capture) override;
+  absl::StatusOr<ForwardResult> ForwardBackward(
+      const Batch& batch, const LossScale& scale) override;
+
+  ArenaStats arena_stats() const override {
+    ArenaStats stats;
+    for (const Arena* arena : {&kept_, &saved_, &scratch_}) {
+      stats.allocations += arena->num_allocations();
+      stats.peak_bytes += arena->peak_bytes();
+    }
+    return stats;
+  }
+
+ private:
+  const LoraPlan* lora() const {
+    return options_.lora ? &*options_.lora : nullptr;
+  }
+  const HyperConnections* hyper() const {
+    return std::get_if<HyperConnections>(&spec_.residual);
+  }
+  absl::StatusOr<LayerContext> BeginPass(const Batch& batch, bool training,
+                                         uint64_t dropout_step);
+  Tensor NewState(Arena* arena, int64_t num_tokens) const;
+  // Fills inputs_ and streams_ up to the input of the final norm.
+  absl::Status RunBlocks(LayerContext* ctx, const ForwardCapture& capture);
+  absl::Status Embed(const LayerContext& ctx, const Tensor& state);
+  absl::Status Loss(const LayerContext& ctx, const Tensor& x,
+                    LinearCrossEntropyArgs args, double* loss_sum);
+  absl::Status BackwardBlocks(LayerContext* ctx, Stream* grad);
+  absl::StatusOr<ForwardResult> Result(const LayerContext& ctx,
+                                       double loss_sum);
+
+  const ModelSpec spec_;
+  const ModelOptions options_;
+  WeightStore weights_;
+  Parameter *embedding_ = nullptr, *head_ = nullptr;
+  Norm final_norm_;
+  std::vector<std::unique_ptr<Block>> blocks_;
+
+  Arena kept_, saved_, scratch_;
+  RouterTap routers_;
+  double aux_coef_ = 0;  // of the model; 0: no auxiliary loss
+  int64_t num_experts_ = 0;
+
+  // Of the pass under way.
+  std::vector<int32_t> positions_, mask_;
+  Tensor ids_, targets_;
+  std::vector<Stream> streams_;  // streams_[i]: input of block i; last: output
+  Tensor final_in_, final_out_;
+};
+
+absl::Status BlockModel::Init() {
+  const LayerBuilder builder(&parameters(), lora(), "");
+  const std::string& prefix = spec_.tensor_prefix;
+  CADRE_ASSIGN_OR_RETURN(embedding_,
+                         builder.Param(prefix + "embed_tokens.weight"));
+  head_ = embedding_;
+  if (!spec_.tie_word_embeddings) {
+    CADRE_ASSIGN_OR_RETURN(head_, builder.Param(LmHeadName(spec_)));
+  }
+  CADRE_ASSIGN_OR_RETURN(Parameter * norm,
+                         builder.Param(prefix + "norm.weight"));
+  final_norm_ = Norm(norm, spec_.norm_eps, spec_.norm_one_plus_weight);
+  CADRE_ASSIGN_OR_RETURN(blocks_, MakeBlocks(spec_, &parameters(), lora()));
+  for (const BlockSpec& block : spec_.blocks) {
+    if (const auto* moe = std::get_if<MoeSpec>(&block.ffn)) {
+      num_experts_ = moe->num_experts;
+      aux_coef_ = moe->router.aux_loss_coef;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LayerContext> BlockModel::BeginPass(const Batch& batch,
+                                                   bool training,
+                                                   uint64_t dropout_step) {
+  CADRE_RETURN_IF_ERROR(CheckBatch(batch));
+  kept_.Reset();
+  saved_.Reset();
+  scratch_.Reset();
+  const int64_t T = batch.num_tokens();
+  positions_ = Positions(batch);
+  mask_.assign(T, 1);
+  std::fill(mask_.begin() + batch.num_real_tokens(), mask_.end(), 0);
+  const auto view = [](const std::vector<int32_t>& v) {
+    return Tensor(const_cast<int32_t*>(v.data()), DType::kI32,
+                  {static_cast<int64_t>(v.size())});
+  };
+  ids_ = view(batch.ids);
+  targets_ = view(batch.targets);
+  routers_ = {};
+  if (aux_coef_ > 0) {
+    routers_.aux = {.counts = kept_.AllocateZero(DType::kI64, {num_experts_}),
+                    .prob_sum = kept_.AllocateZero(DType::kF64, {num_experts_}),
+                    .num_rows = kept_.AllocateZero(DType::kI64, {1})};
+  }
+  return LayerContext{
+      .exec = options_.exec,
+      .dtype = options_.dtype,
+      .num_tokens = T,
+      .cu_seqlens = view(batch.cu_seqlens),
+      .positions = view(positions_),
+      .mask = batch.num_real_tokens() < T ? view(mask_) : Tensor(),
+      .kept = &kept_,
+      .saved = &saved_,
+      .scratch = &scratch_,
+      .training = training,
+      .dropout_seed = MixSeed(options_.dropout_seed, dropout_step),
+      .routers = &routers_};
+}
+
+Tensor BlockModel::NewState(Arena* arena, int64_t num_tokens) const {
+  if (const HyperConnections* h = hyper()) {
+    return arena->Allocate(options_.dtype,
+                           {num_tokens, h->multiplicity, spec_.hidden_size});
+  }
+  return arena->Allocate(options_.dtype, {num_tokens, spec_.hidden_size});
+}
+
+absl::Status BlockModel::Embed(const LayerContext& ctx, const Tensor& state) {
+  const int64_t T = ctx.num_tokens, D = spec_.hidden_size;
+  if (hyper() == nullptr) {
+    return EmbeddingForward(
+        ctx.exec, {.ids = ids_, .table = embedding_->value, .y = state});
+  }
+  ArenaScope scope(ctx.scratch);
+  const Tensor one = ctx.Scratch({T, D});
+  CADRE_RETURN_IF_ERROR(EmbeddingForward(
+      ctx.exec, {.ids = ids_, .table = embedding_->value, .y = one}));
+  for (int64_t i = 0; i < hyper()->multiplicity; ++i) {
+    CADRE_RETURN_IF_ERROR(CopyColumns(ctx.exec, {.src = one,
+                                                 .dst = state,
+                                                 .rows = T,
+                                                 .dst_column = i * D,
+                                                 .width = D}));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BlockModel::RunBlocks(LayerContext* ctx,
+                                   const ForwardCapture& capture) {
+  streams_.assign(blocks_.size() + 1, {});
+  streams_[0].state = NewState(&kept_, ctx->num_tokens);
+  CADRE_RETURN_IF_ERROR(Embed(*ctx, streams_[0].state));
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    if (capture.hidden != nullptr) {
+      capture.hidden->push_back(ToFloats(streams_[i].state));
+    }
+    streams_[i + 1].state = NewState(&kept_, ctx->num_tokens);
+    const Arena::Mark mark = saved_.mark();
+    CADRE_RETURN_IF_ERROR(
+        Annotate(blocks_[i]->Forward(*ctx, streams_[i], &streams_[i + 1]),
+                 absl::StrCat("layer ", i)));
+    if (!ctx->training || options_.activation_checkpointing) {
+      saved_.Release(mark);
+    }
+  }
+  final_in_ = streams_.back().state;
+  final_out_ = ctx->Saved({ctx->num_tokens, spec_.hidden_size});
+  CADRE_RETURN_IF_ERROR(final_norm_.Forward(*ctx, final_in_, final_out_));
+  if (capture.hidden != nullptr) {
+    capture.hidden->push_back(ToFloats(final_out_));
+  }
+  return absl::OkStatus();
+}
+
+// `args` brings the outputs wanted.
+absl::Status BlockModel::Loss(const LayerContext& ctx, const Tensor& x,
+                              LinearCrossEntropyArgs args, double* loss_sum) {
+  ArenaScope scope(ctx.scratch);
+  const int64_t rows =
+      std::max<int64_t>(1, std::min(ctx.num_tokens, kLossBlockTokens));
+  *loss_sum = 0;
+  args.x = x;
+  args.head = head_->value;
+  args.targets = targets_;
+  args.workspace = ctx.Scratch({rows, spec_.vocab_size});
+  args.loss_sum = Tensor(loss_sum, DType::kF64, {1});
+  return LinearCrossEntropy(ctx.exec, args);
+}
+
+absl::StatusOr<ForwardResult> BlockModel::Result(const LayerContext& ctx,
+                                                 double loss_sum) {
+  ForwardResult result;
+  result.loss_sum = loss_sum;
+  if (routers_.aux.counts.present()) {
+    CADRE_RETURN_IF_ERROR(RouterAuxLoss(
+        ctx.exec, routers_.aux, Tensor(&result.aux_loss, DType::kF64, {1})));
+  }
+  result.expert_tokens = std::move(routers_.expert_tokens);
+  return result;
+}
+
+absl::StatusOr<ForwardResult> BlockModel::Forward(
+    const Batch& batch, const ForwardCapture& capture) {
+  CADRE_ASSIGN_OR_RETURN(LayerContext ctx,
+                         BeginPass(batch, /*training=*/false, 0));
+  routers_.logits = capture.router_logits;
+  CADRE_RETURN_IF_ERROR(RunBlocks(&ctx, capture));
+  LinearCrossEntropyArgs args;
+  if (capture.logits != nullptr) {
+    args.logits = ctx.Saved({ctx.num_tokens, spec_.vocab_size});
+  }
+  double loss_sum;
+  CADRE_RETURN_IF_ERROR(Loss(ctx, final_out_, args, &loss_sum));
+  if (capture.logits != nullptr) *capture.logits = ToFloats(args.logits);
+  return Result(ctx, loss_sum);
+}
+
+absl::StatusOr<ForwardResult> BlockModel::ForwardBackward(
+    const Batch& batch, const LossScale& scale) {
+  CADRE_ASSIGN_OR_RETURN(LayerContext ctx, BeginPass(batch, /*training=*/true,
+                                                     scale.dropout_step));
+  routers_.aux_coefficient = aux_coef_ * scale.aux_weight;
+  CADRE_RETURN_IF_ERROR(RunBlocks(&ctx, {}));
+  const int64_t T = ctx.num_tokens;
+  // The gradient of the stream; it lives below everything the backward pass
+  // puts into scratch.
+  Stream grad{.state = NewState(&scratch_, T)};
+  double loss_sum;
+  CADRE_RETURN_IF_ERROR(Loss(ctx, final_out_,
+                             {.inv_count = scale.inv_num_targets,
+                              .dx = grad.state,
+                              .dhead = head_->grad},
+                             &loss_sum));
+  CADRE_RETURN_IF_ERROR(
+      final_norm_.Backward(ctx, final_in_, grad.state, grad.state));
+  CADRE_RETURN_IF_ERROR(BackwardBlocks(&ctx, &grad));
+  if (embedding_->grad.present()) {
+    CADRE_RETURN_IF_ERROR(
+        EmbeddingBackward(ctx.exec, {.ids = ids_,
+                                     .dy = grad.state,
+                                     .dtable = embedding_->grad,
+                                     .pad_id = spec_.pad_token_id}));
+  }
+  return Result(ctx, loss_sum);
+}
+
+absl::Status BlockModel::BackwardBlocks(LayerContext* ctx, Stream* grad) {
+  for (size_t i = blocks_.size(); i-- > 0;) {
+    const Arena::Mark mark = saved_.mark();
+    if (options_.activation_checkpointing) {
+      ctx->replay = true;
+      Stream again{.state = NewState(&saved_, ctx->num_tokens)};
+      CADRE_RETURN_IF_ERROR(blocks_[i]->Forward(*ctx, streams_[i], &again));
+    }
+    CADRE_RETURN_IF_ERROR(Annotate(blocks_[i]->Backward(*ctx, grad),
+                                   absl::StrCat("layer ", i, " backward")));
+    saved_.Release(mark);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> Model::Create(const ModelSpec& spec,
+                                                     ModelOptions options) {
+  auto model = std::make_unique<BlockModel>(spec, std::move(options));
+  CADRE_RETURN_IF_ERROR(model->Init());
+  return model;
+}
+
+}  // namespace cadre

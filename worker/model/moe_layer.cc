@@ -1,0 +1,259 @@
+#include "worker/model/moe_layer.h"
+
+#include "base/status_macros.h"
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/moe_permute/moe_permute.h"
+#include "worker/model/dense_mlp.h"
+
+namespace cadre {
+namespace {
+
+// The logits as floats, for whoever looks at them.
+std::vector<float> ToFloats(const Tensor& t) {
+  if (t.dtype() == DType::kF64) {
+    const auto values = t.span<double>();
+    return {values.begin(), values.end()};
+  }
+  const auto values = t.span<float>();
+  return {values.begin(), values.end()};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Layer>> MoeLayer::Create(
+    const MoeSpec& spec, double norm_eps, const LayerBuilder& builder) {
+  std::unique_ptr<MoeLayer> m(new MoeLayer(spec));
+  CADRE_ASSIGN_OR_RETURN(m->router_, builder.MakeLinear("mlp.gate"));
+  if (spec.router.correction_bias) {
+    CADRE_ASSIGN_OR_RETURN(m->correction_bias_,
+                           builder.Param("mlp.gate.e_score_correction_bias"));
+  }
+  CADRE_ASSIGN_OR_RETURN(m->experts_,
+                         Experts::Create(spec.activation, builder));
+  if (spec.shared_width > 0) {
+    // qwen has one shared expert, the others a list.
+    const char* name = builder.Has("mlp.shared_expert.gate_proj.weight")
+                           ? "mlp.shared_expert"
+                           : "mlp.shared_experts";
+    CADRE_ASSIGN_OR_RETURN(m->shared_,
+                           DenseMlp::Create(spec.activation, name, builder));
+  }
+  if (spec.shared_gate) {
+    CADRE_ASSIGN_OR_RETURN(m->shared_gate_,
+                           builder.MakeLinear("mlp.shared_expert_gate"));
+  }
+  if (spec.latent_dim > 0) {
+    CADRE_ASSIGN_OR_RETURN(m->latent_down_,
+                           builder.MakeLinear("mlp.routed_expert_down_proj"));
+    CADRE_ASSIGN_OR_RETURN(m->latent_up_,
+                           builder.MakeLinear("mlp.routed_expert_up_proj"));
+    if (spec.latent_norm) {
+      CADRE_ASSIGN_OR_RETURN(Parameter * weight,
+                             builder.Param("mlp.routed_expert_norm.weight"));
+      m->latent_norm_ = Norm(weight, norm_eps, /*unit_offset=*/false);
+    }
+  }
+  return m;
+}
+
+RouterOptions MoeLayer::Options() const {
+  const RouterSpec& r = spec_.router;
+  return {.score = r.score == RouterSpec::Score::kSigmoid
+                       ? RouterOptions::Score::kSigmoid
+                       : RouterOptions::Score::kSoftmax,
+          .num_groups = r.num_groups,
+          .topk_groups = r.topk_groups,
+          .renormalize = r.renormalize,
+          .renormalize_eps = r.renormalize_eps,
+          .scaling = r.scaling};
+}
+
+absl::Status MoeLayer::Route(const LayerContext& ctx, const Tensor& x) {
+  const int64_t T = ctx.num_tokens, E = spec_.num_experts, k = spec_.top_k;
+  logits_ = ctx.Saved({T, E});
+  CADRE_RETURN_IF_ERROR(router_.Forward(ctx, x, logits_));
+  if (!ctx.replay) {
+    // A choice made again with other rounding could differ: it is kept.
+    ids_ = ctx.kept->Allocate(DType::kI32, {T, k});
+    weights_ = ctx.kept->Allocate(ctx.dtype, {T, k});
+    ArenaScope scope(ctx.scratch);
+    const Tensor counts = ctx.scratch->Allocate(DType::kI64, {E});
+    RouterForwardArgs args{.logits = logits_,
+                           .mask = ctx.mask,
+                           .options = Options(),
+                           .ids = ids_,
+                           .weights = weights_,
+                           .counts = counts};
+    if (correction_bias_ != nullptr) {
+      args.correction_bias = correction_bias_->value;
+    }
+    CADRE_RETURN_IF_ERROR(RouterForward(ctx.exec, args));
+    if (ctx.routers != nullptr) {
+      const auto c = counts.span<int64_t>();
+      ctx.routers->expert_tokens.emplace_back(c.begin(), c.end());
+      if (ctx.routers->logits != nullptr) {
+        ctx.routers->logits->push_back(ToFloats(logits_));
+      }
+      if (ctx.routers->aux.counts.present()) {
+        CADRE_RETURN_IF_ERROR(
+            RouterAuxAccumulate(ctx.exec, {.logits = logits_,
+                                           .mask = ctx.mask,
+                                           .top_k = k,
+                                           .statistics = ctx.routers->aux}));
+      }
+    }
+  }
+  offsets_ = ctx.saved->Allocate(DType::kI32, {E + 1});
+  row_source_ = ctx.saved->Allocate(DType::kI32, {T * k});
+  row_of_ = ctx.saved->Allocate(DType::kI32, {T, k});
+  return MoePermute(ctx.exec, {.ids = ids_,
+                               .offsets = offsets_,
+                               .row_source = row_source_,
+                               .row_of = row_of_});
+}
+
+absl::Status MoeLayer::ForwardRouted(const LayerContext& ctx, const Tensor& in,
+                                     const Tensor& y) {
+  const int64_t width = in.dim(1);
+  // Padding tokens have no rows.
+  const int64_t R = offsets_.data<int32_t>()[spec_.num_experts];
+  const Tensor rows = ctx.Saved({R, width});
+  expert_out_ = ctx.Saved({R, width});
+  CADRE_RETURN_IF_ERROR(MoeGather(ctx.exec, {.x = in,
+                                             .row_source = row_source_,
+                                             .top_k = spec_.top_k,
+                                             .rows = rows}));
+  CADRE_RETURN_IF_ERROR(experts_.Forward(ctx, rows, offsets_, expert_out_));
+  return MoeCombine(
+      ctx.exec,
+      {.rows = expert_out_, .row_of = row_of_, .weights = weights_, .y = y});
+}
+
+absl::Status MoeLayer::BackwardRouted(const LayerContext& ctx, const Tensor& dy,
+                                      const Tensor& d_weights,
+                                      const Tensor& d_in, bool accumulate) {
+  ArenaScope scope(ctx.scratch);
+  const int64_t R = expert_out_.dim(0), width = expert_out_.dim(1);
+  const Tensor d_out = ctx.Scratch({R, width});
+  const Tensor d_rows = ctx.Scratch({R, width});
+  CADRE_RETURN_IF_ERROR(MoeCombineBackward(ctx.exec, {.dy = dy,
+                                                      .row_source = row_source_,
+                                                      .row_of = row_of_,
+                                                      .weights = weights_,
+                                                      .rows = expert_out_,
+                                                      .drows = d_out,
+                                                      .dweights = d_weights}));
+  CADRE_RETURN_IF_ERROR(experts_.Backward(ctx, d_out, d_rows));
+  return MoeCombine(
+      ctx.exec,
+      {.rows = d_rows, .row_of = row_of_, .y = d_in, .accumulate = accumulate});
+}
+
+absl::Status MoeLayer::ForwardShared(const LayerContext& ctx, const Tensor& x,
+                                     const Tensor& y) {
+  ArenaScope scope(ctx.scratch);
+  const int64_t T = x.dim(0), D = x.dim(1);
+  if (!spec_.shared_gate) {
+    const Tensor out = ctx.Scratch({T, D});
+    CADRE_RETURN_IF_ERROR(shared_->Forward(ctx, x, out));
+    return AddInPlace(ctx.exec, out, y);
+  }
+  shared_out_ = ctx.Saved({T, D});
+  shared_gate_logit_ = ctx.Saved({T, 1});
+  CADRE_RETURN_IF_ERROR(shared_->Forward(ctx, x, shared_out_));
+  CADRE_RETURN_IF_ERROR(shared_gate_.Forward(ctx, x, shared_gate_logit_));
+  const Tensor out = ctx.Scratch({T, D});
+  CADRE_RETURN_IF_ERROR(
+      SigmoidGateForward(ctx.exec, shared_out_, shared_gate_logit_, out));
+  return AddInPlace(ctx.exec, out, y);
+}
+
+// Overwrites dx.
+absl::Status MoeLayer::BackwardShared(const LayerContext& ctx, const Tensor& dy,
+                                      const Tensor& dx) {
+  if (!spec_.shared_gate) return shared_->Backward(ctx, dy, dx);
+  ArenaScope scope(ctx.scratch);
+  const Tensor d_out = ctx.Scratch({dy.dim(0), dy.dim(1)});
+  const Tensor d_gate = ctx.Scratch({dy.dim(0), 1});
+  CADRE_RETURN_IF_ERROR(
+      SigmoidGateBackward(ctx.exec, {.x = shared_out_,
+                                     .gate = shared_gate_logit_,
+                                     .dy = dy,
+                                     .dx = d_out,
+                                     .dgate = d_gate}));
+  CADRE_RETURN_IF_ERROR(shared_->Backward(ctx, d_out, dx));
+  return shared_gate_.Backward(ctx, x_, d_gate, dx, /*accumulate=*/true);
+}
+
+absl::Status MoeLayer::Forward(const LayerContext& ctx, const Tensor& x,
+                               const Tensor& y) {
+  const int64_t T = x.dim(0);
+  x_ = x;
+  CADRE_RETURN_IF_ERROR(Route(ctx, x));
+  if (spec_.latent_dim == 0) {
+    CADRE_RETURN_IF_ERROR(ForwardRouted(ctx, x, y));
+  } else {
+    latent_ = ctx.Saved({T, spec_.latent_dim});
+    combined_ = ctx.Saved({T, spec_.latent_dim});
+    CADRE_RETURN_IF_ERROR(latent_down_.Forward(ctx, x, latent_));
+    CADRE_RETURN_IF_ERROR(ForwardRouted(ctx, latent_, combined_));
+    combined_norm_ = combined_;
+    if (spec_.latent_norm) {
+      combined_norm_ = ctx.Saved({T, spec_.latent_dim});
+      CADRE_RETURN_IF_ERROR(
+          latent_norm_.Forward(ctx, combined_, combined_norm_));
+    }
+    CADRE_RETURN_IF_ERROR(latent_up_.Forward(ctx, combined_norm_, y));
+  }
+  return shared_ == nullptr ? absl::OkStatus() : ForwardShared(ctx, x, y);
+}
+
+// The router's part of the gradient, added to dx.
+absl::Status MoeLayer::BackwardRouter(const LayerContext& ctx,
+                                      const Tensor& d_weights,
+                                      const Tensor& dx) {
+  ArenaScope scope(ctx.scratch);
+  const Tensor d_logits = ctx.Scratch({ctx.num_tokens, spec_.num_experts});
+  CADRE_RETURN_IF_ERROR(RouterBackward(ctx.exec, {.logits = logits_,
+                                                  .options = Options(),
+                                                  .ids = ids_,
+                                                  .dweights = d_weights,
+                                                  .dlogits = d_logits}));
+  if (ctx.routers != nullptr && ctx.routers->aux.counts.present()) {
+    CADRE_RETURN_IF_ERROR(RouterAuxBackward(
+        ctx.exec, {.logits = logits_,
+                   .mask = ctx.mask,
+                   .statistics = ctx.routers->aux,
+                   .coefficient = ctx.routers->aux_coefficient,
+                   .dlogits = d_logits}));
+  }
+  return router_.Backward(ctx, x_, d_logits, dx, /*accumulate=*/true);
+}
+
+absl::Status MoeLayer::Backward(const LayerContext& ctx, const Tensor& dy,
+                                const Tensor& dx) {
+  const int64_t T = x_.dim(0);
+  ArenaScope scope(ctx.scratch);
+  const bool has_shared = shared_ != nullptr;
+  if (has_shared) CADRE_RETURN_IF_ERROR(BackwardShared(ctx, dy, dx));
+  const Tensor d_weights = ctx.Scratch({T, spec_.top_k});
+  if (spec_.latent_dim == 0) {
+    CADRE_RETURN_IF_ERROR(BackwardRouted(ctx, dy, d_weights, dx, has_shared));
+  } else {
+    const Tensor d_combined = ctx.Scratch({T, spec_.latent_dim});
+    const Tensor d_latent = ctx.Scratch({T, spec_.latent_dim});
+    CADRE_RETURN_IF_ERROR(
+        latent_up_.Backward(ctx, combined_norm_, dy, d_combined));
+    if (spec_.latent_norm) {
+      CADRE_RETURN_IF_ERROR(
+          latent_norm_.Backward(ctx, combined_, d_combined, d_combined));
+    }
+    CADRE_RETURN_IF_ERROR(
+        BackwardRouted(ctx, d_combined, d_weights, d_latent, false));
+    CADRE_RETURN_IF_ERROR(
+        latent_down_.Backward(ctx, x_, d_latent, dx, has_shared));
+  }
+  return BackwardRouter(ctx, d_weights, dx);
+}
+
+}  // namespace cadre

@@ -1,0 +1,66 @@
+#ifndef CADRE_WORKER_MODEL_MOE_LAYER_H_
+#define CADRE_WORKER_MODEL_MOE_LAYER_H_
+
+// A mixture-of-experts feed-forward: route, put rows in expert order, run the
+// experts, combine; with shared expert, shared gate and latent projections
+// where the model has them (models.md 2.7, 5.8).
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "model/model_spec.h"
+#include "worker/model/experts.h"
+#include "worker/model/layer.h"
+#include "worker/model/layer_builder.h"
+#include "worker/model/norm.h"
+
+namespace cadre {
+
+class MoeLayer final : public Layer {
+ public:
+  static absl::StatusOr<std::unique_ptr<Layer>> Create(
+      const MoeSpec& spec, double norm_eps, const LayerBuilder& builder);
+
+  absl::Status Forward(const LayerContext& ctx, const Tensor& x,
+                       const Tensor& y) override;
+  absl::Status Backward(const LayerContext& ctx, const Tensor& dy,
+                        const Tensor& dx) override;
+
+ private:
+  explicit MoeLayer(const MoeSpec& spec) : spec_(spec) {}
+  absl::Status Route(const LayerContext& ctx, const Tensor& x);
+  // Routed experts on `in` [T, Dr], the layer input or its latent; y is
+  // overwritten.
+  absl::Status ForwardRouted(const LayerContext& ctx, const Tensor& in,
+                             const Tensor& y);
+  // Also fills d_weights_; d_in is overwritten, or added to.
+  absl::Status BackwardRouted(const LayerContext& ctx, const Tensor& dy,
+                              const Tensor& d_weights, const Tensor& d_in,
+                              bool accumulate);
+  absl::Status BackwardRouter(const LayerContext& ctx, const Tensor& d_weights,
+                              const Tensor& dx);
+  absl::Status ForwardShared(const LayerContext& ctx, const Tensor& x,
+                             const Tensor& y);
+  absl::Status BackwardShared(const LayerContext& ctx, const Tensor& dy,
+                              const Tensor& dx);
+  RouterOptions Options() const;
+
+  MoeSpec spec_;
+  Linear router_;
+  Parameter* correction_bias_ = nullptr;
+  Experts experts_;
+  std::unique_ptr<Layer> shared_;
+  Linear shared_gate_;
+  Linear latent_down_, latent_up_;
+  Norm latent_norm_;
+
+  Tensor x_, logits_, ids_, weights_;         // ids_, weights_: kept
+  Tensor offsets_, row_source_, row_of_;      // tables of the permutation
+  Tensor expert_out_;                         // [R, Dr]
+  Tensor latent_, combined_, combined_norm_;  // latent MoE
+  Tensor shared_out_, shared_gate_logit_;     // gated shared expert
+};
+
+}  // namespace cadre
+
+#endif  // CADRE_WORKER_MODEL_MOE_LAYER_H_
