@@ -42,6 +42,17 @@ class Block {
 // x += mixer(norm(x)); x += ffn(norm(x)).
 std::unique_ptr<Block> MakePlainBlock(BlockParts parts);
 
+// mHC (models.md 2.9): m streams, read and written by learnt mappings.
+absl::StatusOr<std::unique_ptr<Block>> MakeHyperBlock(
+    BlockParts parts, const HyperConnections& spec, double norm_eps,
+    const LayerBuilder& builder);
+
+// AttnRes (models.md 2.10). starts_afresh: this block moves the sum into the
+// bank and begins a new one.
+absl::StatusOr<std::unique_ptr<Block>> MakeAttentionResidualBlock(
+    BlockParts parts, bool starts_afresh, double eps,
+    const LayerBuilder& builder);
+
 }  // namespace cadre
 
 #endif  // CADRE_WORKER_MODEL_BLOCK_H_

@@ -5,6 +5,8 @@
 #include "base/status_macros.h"
 #include "model/tensor_names.h"
 #include "worker/model/dense_mlp.h"
+#include "worker/model/gdn_mixer.h"
+#include "worker/model/gqa_mixer.h"
 #include "worker/model/kda_mixer.h"
 #include "worker/model/mla_mixer.h"
 #include "worker/model/moe_layer.h"
@@ -34,7 +36,13 @@ class Factory {
     if (std::holds_alternative<PlainResidual>(spec_.residual)) {
       return MakePlainBlock(std::move(parts));
     }
-    return absl::UnimplementedError("residual kind");
+    if (const auto* hyper = std::get_if<HyperConnections>(&spec_.residual)) {
+      return MakeHyperBlock(std::move(parts), *hyper, spec_.norm_eps, builder);
+    }
+    const auto& residual = std::get<AttentionResiduals>(spec_.residual);
+    return MakeAttentionResidualBlock(std::move(parts),
+                                      layer % residual.block_size == 0,
+                                      spec_.norm_eps, builder);
   }
 
  private:
@@ -51,7 +59,11 @@ class Factory {
       }
       return layer;
     }
-    return absl::UnimplementedError("mixer kind");
+    if (const auto* gqa = std::get_if<GqaSpec>(&mixer)) {
+      return GqaMixer::Create(*gqa, spec_.norm_eps, spec_.norm_one_plus_weight,
+                              builder);
+    }
+    return GdnMixer::Create(std::get<GdnSpec>(mixer), spec_.norm_eps, builder);
   }
 
   absl::StatusOr<std::unique_ptr<Layer>> Ffn(const FfnSpec& ffn,

@@ -10,6 +10,7 @@
 #include "kernels/embedding/embedding.h"
 #include "worker/device/arena.h"
 #include "worker/model/block_factory.h"
+#include "worker/model/stream_ends.h"
 #include "worker/model/weight_store.h"
 
 namespace cadre {
@@ -87,12 +88,11 @@ class BlockModel final : public Model {
   const LoraPlan* lora() const {
     return options_.lora ? &*options_.lora : nullptr;
   }
-  const HyperConnections* hyper() const {
-    return std::get_if<HyperConnections>(&spec_.residual);
-  }
   absl::StatusOr<LayerContext> BeginPass(const Batch& batch, bool training,
                                          uint64_t dropout_step);
-  Tensor NewState(Arena* arena, int64_t num_tokens) const;
+  Tensor NewState(Arena* arena, const LayerContext& ctx) const {
+    return ends_.NewState(arena, ctx.dtype, ctx.num_tokens);
+  }
   // Fills inputs_ and streams_ up to the input of the final norm.
   absl::Status RunBlocks(LayerContext* ctx, const ForwardCapture& capture);
   absl::Status Embed(const LayerContext& ctx, const Tensor& state);
@@ -107,6 +107,7 @@ class BlockModel final : public Model {
   WeightStore weights_;
   Parameter *embedding_ = nullptr, *head_ = nullptr;
   Norm final_norm_;
+  StreamEnds ends_;
   std::vector<std::unique_ptr<Block>> blocks_;
 
   Arena kept_, saved_, scratch_;
@@ -133,6 +134,7 @@ absl::Status BlockModel::Init() {
   CADRE_ASSIGN_OR_RETURN(Parameter * norm,
                          builder.Param(prefix + "norm.weight"));
   final_norm_ = Norm(norm, spec_.norm_eps, spec_.norm_one_plus_weight);
+  CADRE_ASSIGN_OR_RETURN(ends_, StreamEnds::Create(spec_, builder));
   CADRE_ASSIGN_OR_RETURN(blocks_, MakeBlocks(spec_, &parameters(), lora()));
   for (const BlockSpec& block : spec_.blocks) {
     if (const auto* moe = std::get_if<MoeSpec>(&block.ffn)) {
@@ -181,44 +183,25 @@ absl::StatusOr<LayerContext> BlockModel::BeginPass(const Batch& batch,
       .routers = &routers_};
 }
 
-Tensor BlockModel::NewState(Arena* arena, int64_t num_tokens) const {
-  if (const HyperConnections* h = hyper()) {
-    return arena->Allocate(options_.dtype,
-                           {num_tokens, h->multiplicity, spec_.hidden_size});
-  }
-  return arena->Allocate(options_.dtype, {num_tokens, spec_.hidden_size});
-}
-
 absl::Status BlockModel::Embed(const LayerContext& ctx, const Tensor& state) {
-  const int64_t T = ctx.num_tokens, D = spec_.hidden_size;
-  if (hyper() == nullptr) {
-    return EmbeddingForward(
-        ctx.exec, {.ids = ids_, .table = embedding_->value, .y = state});
-  }
   ArenaScope scope(ctx.scratch);
-  const Tensor one = ctx.Scratch({T, D});
+  const Tensor x =
+      ends_.Flat() ? state : ctx.Scratch({ctx.num_tokens, spec_.hidden_size});
   CADRE_RETURN_IF_ERROR(EmbeddingForward(
-      ctx.exec, {.ids = ids_, .table = embedding_->value, .y = one}));
-  for (int64_t i = 0; i < hyper()->multiplicity; ++i) {
-    CADRE_RETURN_IF_ERROR(CopyColumns(ctx.exec, {.src = one,
-                                                 .dst = state,
-                                                 .rows = T,
-                                                 .dst_column = i * D,
-                                                 .width = D}));
-  }
-  return absl::OkStatus();
+      ctx.exec, {.ids = ids_, .table = embedding_->value, .y = x}));
+  return ends_.Begin(ctx, x, state);
 }
 
 absl::Status BlockModel::RunBlocks(LayerContext* ctx,
                                    const ForwardCapture& capture) {
   streams_.assign(blocks_.size() + 1, {});
-  streams_[0].state = NewState(&kept_, ctx->num_tokens);
+  streams_[0].state = NewState(&kept_, *ctx);
   CADRE_RETURN_IF_ERROR(Embed(*ctx, streams_[0].state));
   for (size_t i = 0; i < blocks_.size(); ++i) {
     if (capture.hidden != nullptr) {
       capture.hidden->push_back(ToFloats(streams_[i].state));
     }
-    streams_[i + 1].state = NewState(&kept_, ctx->num_tokens);
+    streams_[i + 1].state = NewState(&kept_, *ctx);
     const Arena::Mark mark = saved_.mark();
     CADRE_RETURN_IF_ERROR(
         Annotate(blocks_[i]->Forward(*ctx, streams_[i], &streams_[i + 1]),
@@ -227,7 +210,7 @@ absl::Status BlockModel::RunBlocks(LayerContext* ctx,
       saved_.Release(mark);
     }
   }
-  final_in_ = streams_.back().state;
+  CADRE_ASSIGN_OR_RETURN(final_in_, ends_.End(*ctx, streams_.back()));
   final_out_ = ctx->Saved({ctx->num_tokens, spec_.hidden_size});
   CADRE_RETURN_IF_ERROR(final_norm_.Forward(*ctx, final_in_, final_out_));
   if (capture.hidden != nullptr) {
@@ -285,23 +268,23 @@ absl::StatusOr<ForwardResult> BlockModel::ForwardBackward(
                                                      scale.dropout_step));
   routers_.aux_coefficient = aux_coef_ * scale.aux_weight;
   CADRE_RETURN_IF_ERROR(RunBlocks(&ctx, {}));
-  const int64_t T = ctx.num_tokens;
-  // The gradient of the stream; it lives below everything the backward pass
-  // puts into scratch.
-  Stream grad{.state = NewState(&scratch_, T)};
+  // Gradients of the stream live below all else in scratch.
+  const Tensor dx = ctx.Scratch({ctx.num_tokens, spec_.hidden_size});
   double loss_sum;
-  CADRE_RETURN_IF_ERROR(Loss(ctx, final_out_,
-                             {.inv_count = scale.inv_num_targets,
-                              .dx = grad.state,
-                              .dhead = head_->grad},
-                             &loss_sum));
   CADRE_RETURN_IF_ERROR(
-      final_norm_.Backward(ctx, final_in_, grad.state, grad.state));
+      Loss(ctx, final_out_,
+           {.inv_count = scale.inv_num_targets, .dx = dx, .dhead = head_->grad},
+           &loss_sum));
+  CADRE_RETURN_IF_ERROR(final_norm_.Backward(ctx, final_in_, dx, dx));
+  CADRE_ASSIGN_OR_RETURN(Stream grad,
+                         ends_.EndBackward(ctx, streams_.back(), dx));
   CADRE_RETURN_IF_ERROR(BackwardBlocks(&ctx, &grad));
   if (embedding_->grad.present()) {
+    const Tensor d_embedded = ends_.Flat() ? grad.state : dx;
+    CADRE_RETURN_IF_ERROR(ends_.BeginBackward(ctx, grad.state, d_embedded));
     CADRE_RETURN_IF_ERROR(
         EmbeddingBackward(ctx.exec, {.ids = ids_,
-                                     .dy = grad.state,
+                                     .dy = d_embedded,
                                      .dtable = embedding_->grad,
                                      .pad_id = spec_.pad_token_id}));
   }
@@ -313,7 +296,7 @@ absl::Status BlockModel::BackwardBlocks(LayerContext* ctx, Stream* grad) {
     const Arena::Mark mark = saved_.mark();
     if (options_.activation_checkpointing) {
       ctx->replay = true;
-      Stream again{.state = NewState(&saved_, ctx->num_tokens)};
+      Stream again{.state = NewState(&saved_, *ctx)};
       CADRE_RETURN_IF_ERROR(blocks_[i]->Forward(*ctx, streams_[i], &again));
     }
     CADRE_RETURN_IF_ERROR(Annotate(blocks_[i]->Backward(*ctx, grad),
