@@ -1,0 +1,107 @@
+#!/bin/bash
+# From a bare Debian 12 machine to a trained adapter: installs what is missing,
+# builds, starts a coordinator and two CPU workers on loopback, submits the LoRA
+# example, shows its progress and where the results are, stops what it started.
+# Exits 0 only if the job succeeded and its loss fell.
+#
+#   ./quickstart.sh           run and stop everything
+#   ./quickstart.sh --keep    leave the daemons up and say how to use them
+set -euo pipefail
+cd "$(dirname "$0")"
+. tools/setup.sh
+
+keep=0
+for argument in "$@"; do
+  case "$argument" in
+    --keep) keep=1 ;;
+    -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
+    *) echo "error: unknown option $argument; see ./quickstart.sh --help" >&2; exit 2 ;;
+  esac
+done
+
+echo "== 1/4 packages"
+install_packages tools/packages.txt
+echo "== 2/4 build"
+set_bazel_options
+bazel build "${bazel_options[@]}" -- //client:cadre //coordinator:cadre-coordinator //worker:cadre-worker
+bin=$PWD/bazel-bin
+cadre=$bin/client/cadre
+
+echo "== 3/4 start a coordinator and two workers"
+run=$(mktemp -d "${TMPDIR:-/tmp}/cadre-quickstart.XXXXXX")
+pids=()
+stop() {
+  status=$?
+  trap - EXIT INT TERM
+  [ ${#pids[@]} -gt 0 ] && kill -TERM "${pids[@]}" 2>/dev/null
+  wait 2>/dev/null || true
+  if [ $status -ne 0 ]; then
+    echo "failed; logs are in $run" >&2
+    tail -n 5 "$run"/*.log >&2 || true
+  fi
+  exit $status
+}
+trap stop EXIT
+trap 'exit 130' INT TERM
+
+# wait_for FILE PID: until the daemon has written its ports.
+wait_for() {
+  for _ in $(seq 300); do
+    [ -s "$1" ] && return
+    kill -0 "$2" 2>/dev/null || return 1
+    sleep 0.1
+  done
+  return 1
+}
+
+"$bin/coordinator/cadre-coordinator" --insecure --listen=127.0.0.1:0 \
+  --metrics-listen=127.0.0.1:0 --state-dir="$run/state" \
+  --ports-file="$run/coordinator.ports" >"$run/coordinator.log" 2>&1 &
+pids+=($!)
+wait_for "$run/coordinator.ports" $! || { echo "the coordinator did not start" >&2; exit 1; }
+read -r port metrics <"$run/coordinator.ports"
+export CADRE_ADDRESS=127.0.0.1:$port
+worker_metrics=()
+for index in 0 1; do
+  OPENBLAS_NUM_THREADS=1 "$bin/worker/cadre-worker" --insecure \
+    --coordinator="$CADRE_ADDRESS" --worker-id="quickstart.$index" --index=$index \
+    --device=cpu --metrics-listen=127.0.0.1:0 \
+    --ports-file="$run/worker-$index.ports" >"$run/worker-$index.log" 2>&1 &
+  pids+=($!)
+  wait_for "$run/worker-$index.ports" $! || { echo "worker $index did not start" >&2; exit 1; }
+  worker_metrics+=("$(awk '{print $NF}' "$run/worker-$index.ports")")
+done
+"$cadre" workers
+
+echo "== 4/4 LoRA job examples/lora.yaml"
+"$cadre" submit examples/lora.yaml --set output.dir="$run/adapter" --wait || {
+  echo "the job did not succeed" >&2
+  exit 1
+}
+job=$("$cadre" list --all --limit 1 --json | python3 -c 'import json, sys; print(json.dumps(json.loads(sys.stdin.readline())))')
+read -r first last name < <(python3 -c 'import json, sys
+job = json.loads(sys.argv[1]); p = job["progress"]
+print(p["first_loss"], p["loss"], job["name"].split("/")[1])' "$job")
+echo
+echo "loss     $first -> $last"
+echo "adapter  $run/adapter"
+echo "metrics  http://127.0.0.1:$metrics/metrics (coordinator), $(printf 'http://127.0.0.1:%s/metrics ' "${worker_metrics[@]}")(workers)"
+python3 -c 'import sys; sys.exit(not float(sys.argv[2]) < float(sys.argv[1]))' "$first" "$last" || {
+  echo "the loss did not fall" >&2
+  exit 1
+}
+if [ $keep = 1 ]; then
+  trap - EXIT
+  disown -a
+  cat <<EOF
+
+The daemons are still running. Try:
+  export CADRE_ADDRESS=$CADRE_ADDRESS
+  $cadre list --all
+  $cadre get $name
+  $cadre submit examples/lora.yaml --wait
+  $cadre inspect examples/tiny_moe/base
+Stop them with: kill ${pids[*]}
+Logs and state: $run
+EOF
+fi
