@@ -70,7 +70,9 @@ class SafetensorsFile {
   SafetensorsFile() = default;
 
   struct Unmap {
-    int64_t size = 0;
+    Unmap() : size(0) {}
+    explicit Unmap(int64_t bytes) : size(bytes) {}
+    int64_t size;
     void operator()(const char* data) const;
   };
   std::string path_;
