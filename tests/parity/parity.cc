@@ -1,0 +1,107 @@
+// Compares Cadre's training against a golden fixture made by an independent
+// implementation: forward, gradients, trajectories, adapters. Exit 0: all
+// within tolerance; 1: not; 2: usage or unreadable fixture.
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "tests/parity/runs.h"
+
+namespace {
+
+struct Flags {
+  std::string golden, device = "cpu";
+  int ranks = 1, expert_parallel_size = 1, fsdp_shard_group_size = 1;
+  int cpu_threads = 1;
+  bool activation_checkpointing = false;
+};
+
+// What this build cannot run is refused, never skipped.
+absl::Status CheckSupported(const Flags& flags) {
+  if (flags.device == "cuda") {
+    return absl::UnimplementedError(
+        "--device cuda: training on CUDA is not part of this release; use cpu");
+  }
+  if (flags.device != "cpu") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--device ", flags.device, ": must be cpu or cuda"));
+  }
+  for (const auto& [name, value] :
+       {std::pair{"--ranks", flags.ranks},
+        std::pair{"--expert-parallel-size", flags.expert_parallel_size},
+        std::pair{"--fsdp-shard-group-size", flags.fsdp_shard_group_size}}) {
+    if (value != 1) {
+      return absl::UnimplementedError(absl::StrCat(
+          name, " ", value, ": only 1 is supported in this release"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run(const Flags& flags, const std::string& scratch,
+                 cadre::parity::Report* report) {
+  CADRE_RETURN_IF_ERROR(CheckSupported(flags));
+  CADRE_ASSIGN_OR_RETURN(const cadre::parity::Golden golden,
+                         cadre::parity::ReadGolden(flags.golden));
+  CADRE_ASSIGN_OR_RETURN(const cadre::ModelDir dir,
+                         cadre::ModelDir::Open(flags.golden + "/model"));
+  const cadre::parity::RunOptions options{
+      .cpu_threads = flags.cpu_threads,
+      .activation_checkpointing = flags.activation_checkpointing,
+      .scratch_dir = scratch};
+  CADRE_RETURN_IF_ERROR(CompareForward(golden, dir, options, report));
+  CADRE_RETURN_IF_ERROR(CompareFull(golden, dir, options, report));
+  for (const std::string& run : golden.lora_runs) {
+    CADRE_RETURN_IF_ERROR(cadre::Annotate(
+        CompareLora(golden, dir, run, options, report), "lora_" + run));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app("Compares training against a golden fixture.", "parity");
+  app.add_option("--golden", flags.golden, "Folder of one architecture")
+      ->required();
+  app.add_option("--device", flags.device, "cpu or cuda")
+      ->capture_default_str();
+  app.add_option("--ranks", flags.ranks, "Ranks")->capture_default_str();
+  app.add_option("--expert-parallel-size", flags.expert_parallel_size,
+                 "Ranks that share one copy of the experts")
+      ->capture_default_str();
+  app.add_option("--fsdp-shard-group-size", flags.fsdp_shard_group_size,
+                 "Ranks that share one copy of the dense parameters")
+      ->capture_default_str();
+  app.add_option("--cpu-threads", flags.cpu_threads, "Threads of a rank")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_flag("--activation-checkpointing", flags.activation_checkpointing,
+               "Replay each block in the backward pass");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  }
+  const char* base = std::getenv("TEST_TMPDIR");
+  const std::string scratch =
+      absl::StrCat(base != nullptr ? base : "/tmp", "/parity-", getpid());
+  cadre::parity::Report report;
+  const absl::Status status = Run(flags, scratch, &report);
+  std::error_code error;
+  std::filesystem::remove_all(scratch, error);
+  if (!status.ok()) {
+    std::cerr << "parity: " << status.message() << "\n";
+    return 2;
+  }
+  std::cout << report.Render();
+  std::cout << (report.passed() ? "PASS " : "FAIL ") << flags.golden << "\n";
+  return report.passed() ? 0 : 1;
+}
