@@ -65,7 +65,7 @@ struct KdaBackwardArgs {
 // Aliasing: outputs overlap no input and no other output.
 // Accumulation and state: the scalar type on the CPU, f32 on CUDA.
 // Determinism: bitwise, whatever the thread pool.
-// Cost on the CPU: about 7 K V FLOPs a token and head forward, 24 K V
+// Cost on the CPU: about 7 K V FLOPs a token and head forward, 25 K V
 // backward; the backward allocates, per (document, head) in work, one state
 // for every 64 tokens of the document and 64 more. Parallel over (document,
 // head).
