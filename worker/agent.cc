@@ -247,13 +247,17 @@ void Agent::HandleError(const absl::Status& status) {
     Leave(kExitConfig, absl::StrCat("the coordinator refuses this worker: ",
                                     status.message()));
   }
-  // Once per change of what is wrong, not per call.
+  // Once per change of what is wrong, not per call. Whether it is refused or
+  // times out is the same to whoever reads the log.
   const std::string error =
-      absl::StrCat(absl::StatusCodeToString(status.code()), reason);
-  if (error != last_error_) {
-    CADRE_LOG(WARNING) << "no answer from the coordinator, trying on"
+      absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)
+          ? "unreachable"
+          : reason;
+  if (error != last_error_ || (connected_ && num_failures_ == 1)) {
+    CADRE_LOG(WARNING) << "no good answer from the coordinator, retrying"
                        << (session_ != nullptr ? " while the job runs" : "")
-                       << ": " << status.ToString();
+                       << ": " << absl::StatusCodeToString(status.code())
+                       << ": " << status.message();
   }
   last_error_ = error;
   connected_ = false;
@@ -396,7 +400,8 @@ void Agent::CheckDrain() {
     drain_since_ = now;
   }
   if (session_ == nullptr &&
-      (idle_while_draining_acknowledged_ || !connected_)) {
+      ((idle_while_draining_acknowledged_ && reports_.empty()) ||
+       !connected_)) {
     return Leave(0, "drained");
   }
   // Nobody will tell the session to save: do it without being told.

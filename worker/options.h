@@ -1,0 +1,46 @@
+#ifndef CADRE_WORKER_OPTIONS_H_
+#define CADRE_WORKER_OPTIONS_H_
+
+// What cadre-worker is started with: the command line over the configuration
+// file over the defaults.
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/timeouts.h"
+
+namespace cadre {
+
+struct WorkerOptions {
+  std::string coordinator = "127.0.0.1:8470";
+  std::string worker_id;  // "{host}.{index}"
+  std::string hostname;
+  std::string link_domain;
+  int index = 0;
+  std::string device = "auto";
+  std::string metrics_listen;
+  std::string data_address = "127.0.0.1";
+  int cpu_threads = 1;
+  std::map<std::string, std::string> labels;
+  bool insecure = false;
+  Timeouts timeouts;
+  // Where the ports in use are written to, "" for nowhere.
+  std::string ports_file;
+};
+
+struct CommandLine {
+  // Set: there is nothing to run; `message` has been asked for (--help,
+  // --version, --check-config) or says what is wrong with the arguments.
+  std::optional<int> exit_code;
+  std::string message;
+  WorkerOptions options;
+};
+
+// INVALID_ARGUMENT and the like: the configuration is wrong (exit 78).
+absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv);
+
+}  // namespace cadre
+
+#endif  // CADRE_WORKER_OPTIONS_H_
