@@ -23,7 +23,7 @@ struct AttentionForwardArgs {
   Tensor cu_seqlens;  // i32 [docs + 1]
   double scale = 1.0;
   // Optional, both or neither, as written by kernels/sparse_index. Document-
-  // relative key indices in [0, own position], distinct; the first
+  // relative key indices in [0, own position], ascending; the first
   // num_valid[t] of row t count.
   Tensor selected;   // i32 [T,W]
   Tensor num_valid;  // i32 [T]
