@@ -12,8 +12,9 @@ double MaxError(absl::Span<const float> a, absl::Span<const float> b) {
   double difference = 0, largest = 0;
   for (size_t i = 0; i < b.size(); ++i) {
     const double d = std::abs(double{a[i]} - double{b[i]});
-    // Not std::max: a NaN must not be lost.
-    if (!(d <= difference)) difference = d;
+    // A NaN compares false with everything: the next value would replace it.
+    if (std::isnan(d)) return d;
+    difference = std::max(difference, d);
     largest = std::max(largest, std::abs(double{b[i]}));
   }
   return largest > 0 ? difference / largest : difference;
@@ -41,7 +42,8 @@ void Report::Add(const std::string& quantity, double error, double tolerance,
                  const std::string& where) {
   Row& row = Find(quantity);
   ++row.count;
-  if (!(error <= row.error)) {
+  // A NaN, once there, stays: it is the worst error of all.
+  if (!std::isnan(row.error) && !(error <= row.error)) {
     row.error = error;
     row.tolerance = tolerance;
     if (!row.failed) row.where = where;
