@@ -47,7 +47,8 @@ struct SparseIndexArgs {
 // (t+1) mod P tokens up to t is always added.
 //
 // Order: score descending, then the lower key (pool) index; -0 equals +0.
-// Sums run over heads, then channels, in index order, in the scalar type.
+// Sums run over heads in index order and over channels in one order for all
+// keys, in the scalar type: equal keys tie exactly. NaN scores come last.
 // Padding tokens get num_valid 0. T may be 0; Hi, Di, topk >= 1.
 // dtypes: q, k, head_weight, pool_* alike, f32 or f64 on the CPU.
 // Workspace (CPU): one row of scores for each running query and the pooled
