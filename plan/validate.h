@@ -1,0 +1,49 @@
+#ifndef CADRE_PLAN_VALIDATE_H_
+#define CADRE_PLAN_VALIDATE_H_
+
+// From a job file to what will run: every limit checked in one pass, every
+// default filled in, the layout planned. Pure: what depends on files is handed
+// in (plan/model_facts.h). Thread-safe.
+//
+//   Validated v = ValidateJob(spec, {.base_dir = "/home/me/jobs"}, &facts);
+//   if (!v.ok()) ... v.diagnostics has a field path per problem ...
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cadre/v1/diagnostics.pb.h"
+#include "cadre/v1/job_spec.pb.h"
+#include "cadre/v1/plan.pb.h"
+#include "plan/model_facts.h"
+
+namespace cadre {
+
+struct ValidateOptions {
+  // Where relative paths start; "": they are refused.
+  std::string base_dir;
+  // Paths must lie below one of these; empty: anywhere.
+  std::vector<std::string> allowed_roots;
+};
+
+struct Validated {
+  // All defaults filled in, paths absolute.
+  v1::JobSpec spec;
+  // total_steps is 0 while it depends on the data set.
+  v1::Plan plan;
+  // Errors and warnings, in the order of the job file's fields.
+  v1::Diagnostics diagnostics;
+  bool ok() const;
+};
+
+// facts null: the model's files are not looked at, and neither LoRA targets nor
+// the model's own limits are checked.
+Validated ValidateJob(const v1::JobSpec& spec, const ValidateOptions& options,
+                      const ModelFacts* facts);
+
+// Fills in the defaults and makes the paths absolute, without judging.
+v1::JobSpec ResolveJob(const v1::JobSpec& spec, const std::string& base_dir);
+
+}  // namespace cadre
+
+#endif  // CADRE_PLAN_VALIDATE_H_
