@@ -1,0 +1,437 @@
+// Control's part that takes jobs in, checks their data and cancels them.
+
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <openssl/sha.h>
+#include <prometheus/counter.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/config/yaml_proto.h"
+#include "base/logging.h"
+#include "base/rpc/error.h"
+#include "base/status_macros.h"
+#include "coordinator/attempt_change.h"
+#include "coordinator/control.h"
+#include "google/rpc/error_details.pb.h"
+#include "plan/validate.h"
+
+namespace cadre::coordinator {
+namespace {
+
+constexpr char kCreateJob[] = "CreateJob";
+constexpr int kMaxDiagnostics = 50;
+constexpr size_t kMaxReason = 1024;
+
+bool IsUuid(const std::string& text) {
+  if (text.size() != 36) return false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool dash = i == 8 || i == 13 || i == 18 || i == 23;
+    if (dash ? text[i] != '-' : !absl::ascii_isxdigit(text[i])) return false;
+  }
+  return true;
+}
+
+// Over the request as sent, so that an upgrade with other defaults cannot break
+// a retry.
+std::string BodySha256(v1::CreateJobRequest request) {
+  request.clear_request_id();
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.SetSerializationDeterministic(true);
+    request.SerializeToCodedStream(&coded);
+  }
+  unsigned char digest[SHA256_DIGEST_LENGTH];
+  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),
+         digest);
+  return absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(digest), sizeof(digest)));
+}
+
+absl::Status Taken(const char* reason, const std::string& job,
+                   const std::string& message) {
+  absl::Status status =
+      Error(absl::StatusCode::kAlreadyExists, reason, message);
+  google::rpc::ResourceInfo info;
+  info.set_resource_type("cadre.v1.Job");
+  info.set_resource_name(absl::StrCat("jobs/", job));
+  AddDetail(info, &status);
+  return status;
+}
+
+absl::Status NoSuchJob(const std::string& name) {
+  absl::Status status = Error(
+      absl::StatusCode::kNotFound, "JOB_NOT_FOUND",
+      absl::StrCat("there is no job '", name, "'; 'cadre list' shows all"));
+  google::rpc::ResourceInfo info;
+  info.set_resource_type("cadre.v1.Job");
+  info.set_resource_name(name);
+  AddDetail(info, &status);
+  return status;
+}
+
+// INVALID_ARGUMENT with every finding, the errors also as BadRequest.
+absl::Status Refusal(const char* reason, const v1::Diagnostics& diagnostics) {
+  int64_t errors = 0;
+  const v1::Diagnostic* first = nullptr;
+  google::rpc::BadRequest bad;
+  for (const v1::Diagnostic& item : diagnostics.items()) {
+    if (item.severity() != v1::Diagnostic::SEVERITY_ERROR) continue;
+    ++errors;
+    if (first == nullptr) first = &item;
+    auto* violation = bad.add_field_violations();
+    violation->set_field(item.field());
+    std::string text;
+    if (item.line() > 0) {
+      text =
+          absl::StrFormat("line %d, column %d: ", item.line(), item.column());
+    }
+    if (!item.file().empty()) text = absl::StrCat(item.file(), ", ", text);
+    absl::StrAppend(&text, item.message());
+    if (!item.hint().empty()) absl::StrAppend(&text, "; ", item.hint());
+    violation->set_description(text);
+  }
+  std::string message = absl::StrCat(
+      errors, errors == 1 ? " problem: " : " problems, the first: ");
+  if (first != nullptr) {
+    if (!first->field().empty())
+      absl::StrAppend(&message, first->field(), ": ");
+    absl::StrAppend(&message, bad.field_violations(0).description());
+  }
+  absl::Status status =
+      Error(absl::StatusCode::kInvalidArgument, reason, message);
+  AddDetail(bad, &status);
+  AddDetail(diagnostics, &status);
+  return status;
+}
+
+}  // namespace
+
+void Control::CreateJob(const std::string& principal,
+                        v1::CreateJobRequest request,
+                        Done<v1::CreateJobResponse> caller) {
+  Done<v1::CreateJobResponse> done =
+      [this, caller](absl::StatusOr<v1::CreateJobResponse> result) {
+        const char* kind = !result.ok()         ? "refused"
+                           : result->replayed() ? "replayed"
+                                                : "ok";
+        options_.metrics->Counter(metric::kJobsCreated, {{"result", kind}})
+            .Increment();
+        caller(std::move(result));
+      };
+  if (!IsUuid(request.request_id()) && !request.validate_only()) {
+    return done(Error(absl::StatusCode::kInvalidArgument, "REQUEST_ID_MISSING",
+                      absl::StrCat("request_id is '", request.request_id(),
+                                   "'; set a new UUID per job and repeat it "
+                                   "with every retry")));
+  }
+  if (request.source_case() == v1::CreateJobRequest::SOURCE_NOT_SET) {
+    return done(Error(absl::StatusCode::kInvalidArgument, "JOB_FILE_INVALID",
+                      "neither job_yaml nor spec is set"));
+  }
+  const std::string sha = BodySha256(request);
+  auto shared = std::make_shared<v1::CreateJobRequest>(std::move(request));
+  const auto prepare = [this, principal, shared, sha, done] {
+    request_pool_->Add([this, principal, shared, sha, done] {
+      PrepareCreate(principal, *shared, sha, done);
+    });
+  };
+  if (shared->validate_only()) return prepare();
+  // A retry is answered before anything is checked: the first call's data may
+  // be gone by now.
+  auto replay = std::make_shared<std::optional<RequestRow>>();
+  journal_->Submit(
+      {.decide = [principal, shared, sha,
+                  replay](Store& store) -> absl::Status {
+         CADRE_ASSIGN_OR_RETURN(
+             *replay,
+             store.FindRequest(principal, kCreateJob, shared->request_id()));
+         if (!replay->has_value() || (*replay)->body_sha256 == sha) {
+           return absl::OkStatus();
+         }
+         return Taken("REQUEST_ID_REUSED", (*replay)->job_id,
+                      absl::StrCat("request_id ", shared->request_id(),
+                                   " was used for job '", (*replay)->job_id,
+                                   "' with another body"));
+       },
+       .done =
+           [this, replay, prepare, done](const absl::Status& status) {
+             if (!status.ok()) return done(status);
+             if (!replay->has_value()) return prepare();
+             v1::CreateJobResponse response;
+             response.set_replayed(true);
+             const RecordPtr record = table_.Find((*replay)->job_id);
+             if (record == nullptr) return done(NoSuchJob((*replay)->job_id));
+             *response.mutable_job() = table_.View(*record, false);
+             *response.mutable_plan() = record->job().plan();
+             done(std::move(response));
+           }});
+}
+
+void Control::PrepareCreate(const std::string& principal,
+                            const v1::CreateJobRequest& request,
+                            const std::string& body_sha256,
+                            Done<v1::CreateJobResponse> done) {
+  v1::JobSpec spec = request.spec();
+  YamlMarks marks;
+  if (request.has_job_yaml()) {
+    v1::Diagnostics diagnostics;
+    if (!ParseYaml(request.job_yaml(), &spec, &marks, &diagnostics)) {
+      PlaceDiagnostics(marks, kMaxDiagnostics, &diagnostics);
+      return done(Refusal("JOB_FILE_INVALID", diagnostics));
+    }
+  }
+  if (!request.job_id().empty()) spec.set_name(request.job_id());
+  const v1::JobSpec resolved = ResolveJob(spec, request.base_dir());
+  const ModelFacts facts = LoadModelFacts(resolved.model());
+  Validated validated = ValidateJob(
+      spec,
+      {.base_dir = request.base_dir(), .allowed_roots = options_.allowed_roots},
+      &facts);
+  PlaceDiagnostics(marks, kMaxDiagnostics, &validated.diagnostics);
+  if (!validated.ok()) {
+    return done(Refusal("JOB_FILE_INVALID", validated.diagnostics));
+  }
+  DataVerdict data = options_.data->CheckHead(validated.spec);
+  validated.diagnostics.MergeFrom(data.diagnostics);
+  if (!data.status.ok()) {
+    PlaceDiagnostics(marks, kMaxDiagnostics, &data.diagnostics);
+    return done(Refusal("DATASET_INVALID", data.diagnostics));
+  }
+
+  JobChange change;
+  v1::Job& job = change.job();
+  job.set_owner(principal);
+  *job.mutable_labels() = spec.labels();
+  job.set_priority(validated.spec.priority());
+  job.set_state(v1::JOB_STATE_VALIDATING);
+  *job.mutable_spec() = spec;
+  *job.mutable_config_snapshot() = validated.spec;
+  *job.mutable_plan() = validated.plan;
+  for (const auto& [key, budget] : DefaultRestarts()) {
+    (*job.mutable_restarts_left())[key] = budget;
+  }
+  for (const auto& [key, budget] : spec.restarts()) {
+    (*job.mutable_restarts_left())[key] = budget;
+  }
+  auto response = std::make_shared<v1::CreateJobResponse>();
+  *response->mutable_diagnostics() = validated.diagnostics;
+  *response->mutable_plan() = validated.plan;
+  if (request.validate_only()) {
+    *response->mutable_job() = job;
+    return done(*response);
+  }
+  auto shared = std::make_shared<JobChange>(std::move(change));
+  auto call = std::make_shared<v1::CreateJobRequest>(request);
+  journal_->Submit({.decide =
+                        [this, principal, call, body_sha256, shared,
+                         response](Store& store) {
+                          return Insert(store, principal, *call, body_sha256,
+                                        *shared, response.get());
+                        },
+                    .done =
+                        [this, response, done](const absl::Status& status) {
+                          if (!status.ok()) return done(status);
+                          const std::string id = JobId(response->job().name());
+                          if (const RecordPtr record = table_.Find(id)) {
+                            *response->mutable_job() =
+                                table_.View(*record, false);
+                            if (!response->replayed()) CheckData(id);
+                          }
+                          done(*response);
+                        }});
+}
+
+absl::Status Control::Insert(Store& store, const std::string& principal,
+                             const v1::CreateJobRequest& request,
+                             const std::string& body_sha256, JobChange change,
+                             v1::CreateJobResponse* response) {
+  // Again: a concurrent call with the same id may have come first.
+  CADRE_ASSIGN_OR_RETURN(
+      const std::optional<RequestRow> seen,
+      store.FindRequest(principal, kCreateJob, request.request_id()));
+  if (seen.has_value()) {
+    if (seen->body_sha256 != body_sha256) {
+      return Taken("REQUEST_ID_REUSED", seen->job_id,
+                   absl::StrCat("request_id ", request.request_id(),
+                                " was used for job '", seen->job_id,
+                                "' with another body"));
+    }
+    response->set_replayed(true);
+    response->mutable_job()->set_name(absl::StrCat("jobs/", seen->job_id));
+    return absl::OkStatus();
+  }
+  int queued = 0;
+  for (const auto& [id, record] : ledger_.jobs()) {
+    queued += record->job().owner() == principal &&
+              (record->job().state() == v1::JOB_STATE_QUEUED ||
+               record->job().state() == v1::JOB_STATE_VALIDATING);
+  }
+  if (queued >= options_.max_queued_jobs) {
+    absl::Status status = Error(
+        absl::StatusCode::kResourceExhausted, "QUOTA_QUEUED_JOBS",
+        absl::StrCat(principal, " has ", queued, " jobs waiting, the limit is ",
+                     options_.max_queued_jobs, "; wait or cancel some"));
+    google::rpc::QuotaFailure failure;
+    auto* violation = failure.add_violations();
+    violation->set_subject(absl::StrCat("user:", principal));
+    violation->set_description(std::string(status.message()));
+    AddDetail(failure, &status);
+    return status;
+  }
+  v1::Job& job = change.job();
+  std::string id = job.config_snapshot().name();
+  if (id.empty()) {
+    do {
+      id = options_.ids->JobId();
+    } while (ledger_.Find(id) != nullptr);
+  }
+  CADRE_ASSIGN_OR_RETURN(const bool buried, store.IsTombstone(id));
+  if (buried || ledger_.Find(id) != nullptr) {
+    return Taken("JOB_ID_TAKEN", id,
+                 absl::StrCat("there is or was a job '", id,
+                              "', and names are never reused; choose another "
+                              "or leave the name out"));
+  }
+  const std::string& from = job.config_snapshot().checkpoint().resume_from();
+  if (from.rfind("jobs/", 0) == 0) {
+    for (const auto& [other, record] : ledger_.jobs()) {
+      for (const v1::Checkpoint& checkpoint : record->checkpoints()) {
+        if (checkpoint.name() != from) continue;
+        change.record.set_resume_path(checkpoint.storage_path());
+        change.record.set_resume_manifest_sha256(checkpoint.manifest_sha256());
+      }
+    }
+    if (change.record.resume_path().empty()) {
+      return Error(absl::StatusCode::kNotFound, "CHECKPOINT_NOT_FOUND",
+                   absl::StrCat("checkpoint.resume_from: there is no "
+                                "committed checkpoint '",
+                                from, "'"));
+    }
+  } else {
+    change.record.set_resume_path(from);
+  }
+  job.set_name(absl::StrCat("jobs/", id));
+  job.set_uid(options_.ids->Uuid());
+  job.mutable_config_snapshot()->set_name(id);
+  const absl::Time now = options_.clock->Now();
+  *job.mutable_create_time() = ToProto(now);
+  *change.record.mutable_state_time() = ToProto(now);
+  change.record.set_create_sequence(ledger_.NextSequence());
+  const std::string& output = job.config_snapshot().output().dir();
+  change.record.set_output_dir(
+      output.empty() ? absl::StrCat(options_.outputs_dir, "/", id) : output);
+  change.record.set_checkpoint_dir(
+      absl::StrCat(options_.checkpoints_dir, "/", id));
+  change.AddEvent(v1::Event::SEVERITY_INFO, "CREATED",
+                  absl::StrCat("created by ", principal));
+  CADRE_RETURN_IF_ERROR(
+      store.PutRequest({principal, kCreateJob, request.request_id(),
+                        body_sha256, id, absl::ToUnixSeconds(now)}));
+  response->mutable_job()->set_name(job.name());
+  CADRE_LOG(INFO) << job.name() << ": created";
+  return ledger_.Save(store, std::move(change));
+}
+
+void Control::CheckData(const std::string& id) {
+  data_pool_->Add([this, id] {
+    const RecordPtr record = table_.Find(id);
+    if (record == nullptr ||
+        record->job().state() != v1::JOB_STATE_VALIDATING) {
+      return;
+    }
+    auto verdict = std::make_shared<DataVerdict>(
+        options_.data->CheckWhole(record->job().config_snapshot(), &stopped_));
+    // Stopping: the next start checks again.
+    if (absl::IsCancelled(verdict->status)) return;
+    journal_->Submit({.decide = [this, id, verdict](Store& store) {
+      return FinishCheck(store, id, *verdict);
+    }});
+  });
+}
+
+absl::Status Control::FinishCheck(Store& store, const std::string& id,
+                                  const DataVerdict& verdict) {
+  const RecordPtr record = ledger_.Find(id);
+  if (record == nullptr || record->job().state() != v1::JOB_STATE_VALIDATING) {
+    return absl::OkStatus();  // cancelled or paused meanwhile
+  }
+  JobChange change{.record = *record};
+  v1::Job& job = change.job();
+  if (!verdict.status.ok()) {
+    v1::Failure* failure = job.mutable_failure();
+    failure->set_cause(v1::FAILURE_CAUSE_USER);
+    failure->set_user_error(true);
+    *failure->mutable_status() =
+        ToRpcStatus(Refusal("DATASET_INVALID", verdict.diagnostics));
+    CADRE_RETURN_IF_ERROR(ledger_.Apply(
+        Trigger::kDatasetBad, std::string(verdict.status.message()), &change));
+    return ledger_.Save(store, std::move(change));
+  }
+  change.record.set_validated(true);
+  for (const auto& file : verdict.files) *change.record.add_data_files() = file;
+  *job.mutable_token_stats() = verdict.stats;
+  const int64_t total = TotalSteps(job.config_snapshot(), verdict.rows);
+  job.mutable_plan()->set_total_steps(total);
+  job.mutable_progress()->set_total_steps(total);
+  change.AddEvent(
+      v1::Event::SEVERITY_INFO, "VALIDATED",
+      absl::StrCat(verdict.stats.records(), " records, ",
+                   verdict.stats.total_tokens(), " tokens, ", total, " steps"),
+      {{"total_steps", absl::StrCat(total)}});
+  for (const v1::Diagnostic& item : verdict.diagnostics.items()) {
+    change.AddEvent(
+        v1::Event::SEVERITY_WARN, "WARNING",
+        absl::StrCat(item.file(), ":", item.line(), ": ", item.message()));
+    if (change.events.size() > 20) break;
+  }
+  CADRE_RETURN_IF_ERROR(ledger_.Apply(Trigger::kDatasetGood, "", &change));
+  return ledger_.Save(store, std::move(change));
+}
+
+void Control::CancelJob(const std::string& principal,
+                        const v1::CancelJobRequest& request,
+                        Done<v1::CancelJobResponse> done) {
+  const std::string id = JobId(request.name());
+  journal_->Submit(
+      {.decide = [this, principal, request, id](Store& store) -> absl::Status {
+         const RecordPtr record = ledger_.Find(id);
+         if (record == nullptr) return NoSuchJob(request.name());
+         if (!request.etag().empty() &&
+             request.etag() != record->job().etag()) {
+           return Error(absl::StatusCode::kAborted, "ETAG_MISMATCH",
+                        "the job has changed since it was read; read it again",
+                        {{"etag", record->job().etag()}});
+         }
+         JobChange change{.record = *record};
+         CADRE_RETURN_IF_ERROR(ledger_.Apply(
+             Trigger::kCancel, "cancelled by " + principal, &change));
+         if (change.events.empty()) return absl::OkStatus();  // a repetition
+         const std::string reason = request.reason().substr(0, kMaxReason);
+         change.AddEvent(v1::Event::SEVERITY_INFO, "USER_ACTION",
+                         absl::StrCat(principal, " cancelled the job",
+                                      reason.empty() ? "" : ": ", reason),
+                         {{"verb", "cancel"}, {"reason", reason}});
+         // The terminal event of the stream is the state change.
+         std::rotate(change.events.begin(), change.events.end() - 1,
+                     change.events.end());
+         CADRE_RETURN_IF_ERROR(ledger_.Save(store, std::move(change)));
+         return Evaluate(store, id);
+       },
+       .done =
+           [this, id, done](const absl::Status& status) {
+             if (!status.ok()) return done(status);
+             v1::CancelJobResponse response;
+             *response.mutable_job() = table_.View(*table_.Find(id), false);
+             done(std::move(response));
+           }});
+}
+
+}  // namespace cadre::coordinator

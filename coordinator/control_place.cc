@@ -1,0 +1,174 @@
+// Control's part that gives workers to jobs and looks at leases.
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/logging.h"
+#include "base/status_macros.h"
+#include "coordinator/attempt_change.h"
+#include "coordinator/control.h"
+#include "coordinator/scheduler.h"
+
+namespace cadre::coordinator {
+namespace {
+
+std::string LinkDomain(const v1::Device& device) {
+  return device.link_domain().empty() ? device.hostname()
+                                      : device.link_domain();
+}
+
+WaitingJob ToWaiting(const state::v1::JobRecord& record) {
+  const v1::Job& job = record.job();
+  const v1::ResourcesSpec& need = job.config_snapshot().resources();
+  WaitingJob waiting{
+      .id = JobId(job.name()),
+      .priority = job.priority(),
+      .sequence = record.create_sequence(),
+      .recovering = job.state() == v1::JOB_STATE_RECOVERING,
+      .requeued = record.requeued(),
+      .num_workers = need.workers(),
+      .backend = need.backend(),
+      .min_memory_bytes = need.min_device_memory_bytes(),
+      .max_link_domains = need.max_link_domains(),
+      .selector = {need.selector().begin(), need.selector().end()}};
+  for (const auto& member : record.members()) {
+    waiting.former_workers.push_back(member.worker_id());
+  }
+  return waiting;
+}
+
+}  // namespace
+
+absl::Status Control::Place(Store& store) {
+  const absl::Duration now = options_.clock->Monotonic();
+  std::vector<WaitingJob> waiting;
+  std::set<std::string> held;
+  for (const auto& [id, record] : ledger_.jobs()) {
+    const v1::JobState state = record->job().state();
+    if (state == v1::JOB_STATE_QUEUED || state == v1::JOB_STATE_RECOVERING) {
+      WaitingJob& job = waiting.emplace_back(ToWaiting(*record));
+      job.waited = InState(*record);
+      const auto retry = retry_at_.find(id);
+      if (retry != retry_at_.end()) job.backoff_left = retry->second - now;
+    } else if (IsActive(state)) {
+      for (const auto& member : record->members()) {
+        held.insert(member.worker_id());
+      }
+    }
+  }
+  if (waiting.empty()) return absl::OkStatus();
+  std::vector<WorkerSlot> slots;
+  std::map<std::string, std::string> incarnations;
+  for (const WorkerView& view : registry_.All(now)) {
+    const v1::Device& device = view.last.device();
+    incarnations[view.id] = view.incarnation;
+    WorkerSlot slot{.id = view.id,
+                    .backend = device.backend(),
+                    .memory_bytes = device.memory_bytes(),
+                    .link_domain = LinkDomain(device),
+                    .hostname = device.hostname(),
+                    .labels = {device.labels().begin(), device.labels().end()}};
+    const auto row = worker_rows_.find(view.id);
+    if (!view.lease_live) {
+      slot.use = WorkerSlot::Use::kUnreachable;
+    } else if (held.contains(view.id) || !view.last.has_idle()) {
+      slot.use = WorkerSlot::Use::kBusy;
+    } else if (view.last.draining() ||
+               (row != worker_rows_.end() &&
+                row->second.admin_state !=
+                    v1::Worker::ADMIN_STATE_SCHEDULABLE)) {
+      slot.use = WorkerSlot::Use::kCordoned;
+    }
+    slots.push_back(std::move(slot));
+  }
+  const SchedulerPass pass =
+      Schedule(std::move(waiting), std::move(slots), WarmingUp());
+  for (const Placement& placement : pass.placements) {
+    std::vector<state::v1::Member> members;
+    for (const std::string& worker : placement.workers) {
+      auto& member = members.emplace_back();
+      member.set_worker_id(worker);
+      member.set_incarnation(incarnations[worker]);
+    }
+    JobChange change{.record = *ledger_.Find(placement.job)};
+    CADRE_RETURN_IF_ERROR(
+        StartAttempt(ledger_, options_.clock->Now(), members, &change));
+    CADRE_LOG(INFO) << "jobs/" << placement.job << ": attempt "
+                    << change.job().attempt_epoch() << " on " << members.size()
+                    << " workers";
+    retry_at_.erase(placement.job);
+    CADRE_RETURN_IF_ERROR(ledger_.Save(store, std::move(change)));
+  }
+  for (const WaitReason& reason : pass.reasons) {
+    const RecordPtr record = ledger_.Find(reason.job);
+    const v1::QueueReason& present = record->job().queue_reason();
+    const bool new_code = present.code() != reason.code;
+    // A countdown is not worth a row a second.
+    if (!new_code && (reason.code == "RETRY_BACKOFF" ||
+                      present.message() == reason.message)) {
+      continue;
+    }
+    JobChange change{.record = *record};
+    v1::QueueReason* queue_reason = change.job().mutable_queue_reason();
+    queue_reason->set_code(reason.code);
+    queue_reason->set_message(reason.message);
+    if (new_code) {
+      *queue_reason->mutable_since() = ToProto(options_.clock->Now());
+      change.AddEvent(v1::Event::SEVERITY_INFO, "QUEUE_REASON_CHANGED",
+                      reason.message, {{"code", reason.code}});
+    }
+    CADRE_RETURN_IF_ERROR(ledger_.Save(store, std::move(change)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Control::NoteExpiredLeases(Store& store) {
+  const absl::Duration now = options_.clock->Monotonic();
+  for (const std::string& worker : registry_.TakeExpired(now)) {
+    options_.metrics
+        ->Counter(metric::kLeaseExpirations, {{"verdict", "unreachable"}})
+        .Increment();
+    for (const auto& [id, record] : ledger_.jobs()) {
+      if (!IsActive(record->job().state())) continue;
+      const auto& members = record->members();
+      const auto member =
+          std::find_if(members.begin(), members.end(),
+                       [&](const auto& m) { return m.worker_id() == worker; });
+      if (member == members.end()) continue;
+      JobChange change{.record = *record};
+      change.AddEvent(
+          v1::Event::SEVERITY_WARN, "WORKER_UNREACHABLE",
+          absl::StrCat("worker ", worker, " (rank ", member - members.begin(),
+                       ") has not called for ",
+                       absl::FormatDuration(options_.timeouts.lease_ttl)),
+          {{"worker", worker}});
+      CADRE_RETURN_IF_ERROR(ledger_.Save(store, std::move(change)));
+      break;  // the map has changed; a worker is in one gang only
+    }
+  }
+  std::map<std::pair<std::string, std::string>, int> counts;
+  for (const WorkerView& view : registry_.All(now)) {
+    const v1::Worker::State state = view.lease_live
+                                        ? ReportedState(view.last)
+                                        : v1::Worker::STATE_UNREACHABLE;
+    ++counts[{v1::Worker::State_Name(state).substr(6),
+              view.last.draining() ? "DRAINING" : "SCHEDULABLE"}];
+  }
+  for (int state = v1::Worker::STATE_IDLE;
+       state <= v1::Worker::STATE_UNREACHABLE; ++state) {
+    const std::string name =
+        v1::Worker::State_Name(static_cast<v1::Worker::State>(state)).substr(6);
+    for (const char* admin : {"SCHEDULABLE", "DRAINING"}) {
+      options_.metrics
+          ->Gauge(metric::kWorkers, {{"state", name}, {"admin_state", admin}})
+          .Set(counts[{name, admin}]);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace cadre::coordinator

@@ -1,0 +1,209 @@
+#include "coordinator/ledger.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace cadre::coordinator {
+
+google::protobuf::Timestamp ToProto(absl::Time time) {
+  google::protobuf::Timestamp proto;
+  const int64_t seconds = absl::ToUnixSeconds(time);
+  proto.set_seconds(seconds);
+  proto.set_nanos(static_cast<int32_t>(
+      absl::ToInt64Nanoseconds(time - absl::FromUnixSeconds(seconds))));
+  return proto;
+}
+
+absl::Time FromProto(const google::protobuf::Timestamp& time) {
+  return absl::FromUnixSeconds(time.seconds()) +
+         absl::Nanoseconds(time.nanos());
+}
+
+void JobChange::AddEvent(v1::Event::Severity severity, const std::string& type,
+                         const std::string& message,
+                         const std::map<std::string, std::string>& data) {
+  v1::Event& event = events.emplace_back();
+  event.set_severity(severity);
+  event.set_type(type);
+  event.set_message(message);
+  event.set_attempt_epoch(record.job().attempt_epoch());
+  for (const auto& [key, value] : data) (*event.mutable_data())[key] = value;
+}
+
+Ledger::Ledger(JobTable* table, Clock* clock, MetricsRegistry* metrics)
+    : table_(table), clock_(clock), metrics_(metrics) {
+  for (const char* result : {"ok", "replayed", "refused"}) {
+    metrics_->Counter(metric::kJobsCreated, {{"result", result}});
+  }
+  metrics_->Histogram(metric::kJobQueueWait);
+}
+
+void Ledger::Load(std::vector<state::v1::JobRecord> records) {
+  std::vector<RecordPtr> loaded;
+  for (state::v1::JobRecord& record : records) {
+    last_sequence_ = std::max(last_sequence_, record.create_sequence());
+    auto shared =
+        std::make_shared<const state::v1::JobRecord>(std::move(record));
+    jobs_[JobId(shared->job().name())] = shared;
+    loaded.push_back(std::move(shared));
+  }
+  table_->Publish(loaded);
+  ShowCounts();
+}
+
+RecordPtr Ledger::Find(const std::string& id) const {
+  const auto it = jobs_.find(id);
+  return it == jobs_.end() ? nullptr : it->second;
+}
+
+absl::Status Ledger::Apply(Trigger trigger, const std::string& message,
+                           JobChange* change) {
+  v1::Job& job = change->job();
+  CADRE_ASSIGN_OR_RETURN(const Transition next,
+                         Next({.state = job.state(),
+                               .stop_intent = job.stop_intent(),
+                               .validated = change->record.validated()},
+                              trigger));
+  if (!next.changes) return absl::OkStatus();
+  const absl::Time now = clock_->Now();
+  if (job.state() == v1::JOB_STATE_RUNNING) {
+    change->record.set_past_running_seconds(
+        change->record.past_running_seconds() +
+        absl::ToDoubleSeconds(now - FromProto(change->record.state_time())));
+  }
+  const std::string from = StateName(job.state()), to = StateName(next.to);
+  job.set_state(next.to);
+  job.set_stop_intent(next.stop_intent);
+  *change->record.mutable_state_time() = ToProto(now);
+  if (next.to == v1::JOB_STATE_QUEUED) {
+    *job.mutable_queue_time() = ToProto(now);
+  } else if (next.to != v1::JOB_STATE_RECOVERING) {
+    job.clear_queue_reason();
+  }
+  if (next.to == v1::JOB_STATE_STARTING && !job.has_start_time()) {
+    *job.mutable_start_time() = ToProto(now);
+  }
+  if (IsTerminal(next.to)) *job.mutable_end_time() = ToProto(now);
+  if (!IsActive(next.to)) {
+    change->record.clear_members();
+    change->record.clear_pending_saves();
+  }
+  const bool bad = next.to == v1::JOB_STATE_FAILED;
+  const bool odd = next.to == v1::JOB_STATE_RECOVERING;
+  change->AddEvent(
+      bad   ? v1::Event::SEVERITY_ERROR
+      : odd ? v1::Event::SEVERITY_WARN
+            : v1::Event::SEVERITY_INFO,
+      "STATE_CHANGED",
+      absl::StrCat(from, " -> ", to, message.empty() ? "" : ": ", message),
+      {{"from", from}, {"to", to}});
+  return absl::OkStatus();
+}
+
+absl::Status Ledger::Save(Store& store, JobChange change) {
+  const std::string id = change.id();
+  v1::Job& job = change.job();
+  const absl::Time now = clock_->Now();
+  *job.mutable_update_time() = ToProto(now);
+  for (v1::Event& event : change.events) {
+    *event.mutable_time() = ToProto(now);
+    CADRE_ASSIGN_OR_RETURN(const int64_t sequence,
+                           store.AppendEvent(id, event));
+    job.set_last_sequence(sequence);
+  }
+  int64_t version = 0;
+  const RecordPtr previous = Find(id);
+  if (previous != nullptr) {
+    (void)absl::SimpleAtoi(previous->job().etag(), &version);
+  }
+  job.set_etag(absl::StrCat(version + 1));
+  CADRE_RETURN_IF_ERROR(store.PutJob(id, change.record));
+  before_group_.emplace(id, previous);
+  last_sequence_ = std::max(last_sequence_, change.record.create_sequence());
+  jobs_[id] =
+      std::make_shared<const state::v1::JobRecord>(std::move(change.record));
+  return absl::OkStatus();
+}
+
+void Ledger::Count(const v1::Job& before, const v1::Job& after) {
+  if (before.state() == after.state()) return;
+  const std::string cause = after.has_failure()
+                                ? CauseName(after.failure().cause())
+                                : std::string("NONE");
+  metrics_
+      ->Counter(metric::kJobTransitions,
+                {{"to", StateName(after.state())}, {"cause", cause}})
+      .Increment();
+  if (after.state() == v1::JOB_STATE_FAILED) {
+    metrics_->Counter(metric::kJobFailures, {{"cause", cause}}).Increment();
+  }
+  if (after.state() == v1::JOB_STATE_RECOVERING) {
+    metrics_->Counter(metric::kJobRestarts, {{"cause", cause}}).Increment();
+  }
+  if (before.state() == v1::JOB_STATE_QUEUED &&
+      after.state() == v1::JOB_STATE_STARTING) {
+    metrics_->Histogram(metric::kJobQueueWait)
+        .Observe(absl::ToDoubleSeconds(clock_->Now() -
+                                       FromProto(before.queue_time())));
+  }
+}
+
+void Ledger::ShowCounts() {
+  std::map<std::string, int> by_state, by_reason;
+  for (int state = v1::JOB_STATE_VALIDATING; state <= v1::JOB_STATE_CANCELLED;
+       ++state) {
+    by_state[StateName(static_cast<v1::JobState>(state))] = 0;
+  }
+  for (const auto& [id, record] : jobs_) {
+    ++by_state[StateName(record->job().state())];
+    if (record->job().has_queue_reason()) {
+      ++by_reason[record->job().queue_reason().code()];
+    }
+  }
+  for (const auto& [state, count] : by_state) {
+    metrics_->Gauge(metric::kJobs, {{"state", state}}).Set(count);
+  }
+  for (const char* reason :
+       {"WAITING_FOR_WORKERS", "NO_ELIGIBLE_WORKERS", "BEHIND_HIGHER_PRIORITY",
+        "HELD_FOR_LARGER_JOB", "WAITING_FOR_REPLACEMENT", "RETRY_BACKOFF",
+        "COORDINATOR_WARMING_UP"}) {
+    metrics_->Gauge(metric::kQueueJobs, {{"reason", reason}})
+        .Set(by_reason[reason]);
+  }
+}
+
+void Ledger::Publish() {
+  if (before_group_.empty()) return;
+  std::vector<RecordPtr> changed;
+  for (const auto& [id, before] : before_group_) {
+    const RecordPtr& after = jobs_.at(id);
+    changed.push_back(after);
+    Count(before == nullptr ? v1::Job() : before->job(), after->job());
+    if (IsTerminal(after->job().state())) {
+      metrics_->RemoveGauge(metric::kJobProgress, {{"job", id}});
+    }
+  }
+  before_group_.clear();
+  ShowCounts();
+  table_->Publish(changed);
+}
+
+void Ledger::Rollback() {
+  for (const auto& [id, before] : before_group_) {
+    if (before == nullptr) {
+      jobs_.erase(id);
+    } else {
+      jobs_[id] = before;
+    }
+  }
+  before_group_.clear();
+}
+
+}  // namespace cadre::coordinator

@@ -1,0 +1,216 @@
+#include "coordinator/scheduler.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace cadre::coordinator {
+namespace {
+
+using Use = WorkerSlot::Use;
+
+bool Fits(const WaitingJob& job, const WorkerSlot& worker) {
+  if (worker.backend != job.backend ||
+      worker.memory_bytes < job.min_memory_bytes) {
+    return false;
+  }
+  return std::all_of(
+      job.selector.begin(), job.selector.end(), [&worker](const auto& want) {
+        const auto it = worker.labels.find(want.first);
+        return it != worker.labels.end() && it->second == want.second;
+      });
+}
+
+std::string Needs(const WaitingJob& job) {
+  std::string text =
+      absl::StrCat("needs ", job.num_workers, " ", job.backend,
+                   job.num_workers == 1 ? " worker" : " workers");
+  if (job.min_memory_bytes > 0) {
+    absl::StrAppend(&text, " with at least ", job.min_memory_bytes, " bytes");
+  }
+  if (!job.selector.empty()) {
+    absl::StrAppend(
+        &text, " labelled ",
+        absl::StrJoin(job.selector, ", ", absl::PairFormatter("=")));
+  }
+  if (job.max_link_domains > 0) {
+    absl::StrAppend(&text, " in at most ", job.max_link_domains,
+                    " link domains");
+  }
+  return text;
+}
+
+// Takes whole link domains, the fullest first, unless one alone is enough: then
+// the smallest such, so that large sets stay whole.
+std::optional<std::vector<const WorkerSlot*>> ChooseGang(
+    const WaitingJob& job, const std::vector<const WorkerSlot*>& free) {
+  std::map<std::string, std::vector<const WorkerSlot*>> domains;
+  for (const WorkerSlot* worker : free) {
+    domains[worker->link_domain].push_back(worker);
+  }
+  std::vector<std::vector<const WorkerSlot*>> sets;
+  for (auto& [name, set] : domains) sets.push_back(std::move(set));
+  std::stable_sort(sets.begin(), sets.end(), [](const auto& a, const auto& b) {
+    return a.size() > b.size();
+  });
+  const size_t want = job.num_workers;
+  for (size_t i = sets.size(); i-- > 0;) {
+    if (sets[i].size() >= want) {
+      // Of equal sizes the first by name.
+      while (i > 0 && sets[i - 1].size() == sets[i].size()) --i;
+      sets = {sets[i]};
+      break;
+    }
+  }
+  const std::set<std::string> former(job.former_workers.begin(),
+                                     job.former_workers.end());
+  std::vector<const WorkerSlot*> gang;
+  int used_domains = 0;
+  for (auto& set : sets) {
+    if (gang.size() == want) break;
+    // Former members have the base model in memory.
+    std::stable_sort(set.begin(), set.end(),
+                     [&former](const WorkerSlot* a, const WorkerSlot* b) {
+                       return std::make_tuple(!former.contains(a->id), a->id) <
+                              std::make_tuple(!former.contains(b->id), b->id);
+                     });
+    ++used_domains;
+    for (const WorkerSlot* worker : set) {
+      if (gang.size() < want) gang.push_back(worker);
+    }
+  }
+  if (gang.size() < want ||
+      (job.max_link_domains > 0 && used_domains > job.max_link_domains)) {
+    return std::nullopt;
+  }
+  std::sort(gang.begin(), gang.end(),
+            [](const WorkerSlot* a, const WorkerSlot* b) {
+              return std::tie(a->link_domain, a->hostname, a->id) <
+                     std::tie(b->link_domain, b->hostname, b->id);
+            });
+  return gang;
+}
+
+WaitReason Explain(const WaitingJob& job,
+                   const std::vector<WorkerSlot>& workers) {
+  int fitting = 0, free = 0, busy = 0, cordoned = 0, unreachable = 0;
+  std::map<std::string, int> free_by_domain;
+  for (const WorkerSlot& worker : workers) {
+    if (!Fits(job, worker)) continue;
+    ++fitting;
+    free += worker.use == Use::kFree;
+    busy += worker.use == Use::kBusy;
+    cordoned += worker.use == Use::kCordoned;
+    unreachable += worker.use == Use::kUnreachable;
+    if (worker.use == Use::kFree) ++free_by_domain[worker.link_domain];
+  }
+  int largest = 0;
+  for (const auto& [domain, count] : free_by_domain) {
+    largest = std::max(largest, count);
+  }
+  std::string message = absl::StrCat(Needs(job), "; ");
+  if (fitting < job.num_workers) {
+    absl::StrAppend(&message, "only ", fitting, " of the ", workers.size(),
+                    " registered workers fit");
+    return {job.id, "NO_ELIGIBLE_WORKERS", message};
+  }
+  absl::StrAppend(&message, free, " free (largest link domain ", largest, "), ",
+                  busy, " busy, ", cordoned, " cordoned, ", unreachable,
+                  " unreachable");
+  return {job.id,
+          job.recovering || job.requeued ? "WAITING_FOR_REPLACEMENT"
+                                         : "WAITING_FOR_WORKERS",
+          message};
+}
+
+}  // namespace
+
+SchedulerPass Schedule(std::vector<WaitingJob> jobs,
+                       std::vector<WorkerSlot> workers, bool warming_up) {
+  SchedulerPass pass;
+  std::sort(jobs.begin(), jobs.end(),
+            [](const WaitingJob& a, const WaitingJob& b) {
+              return std::make_tuple(!a.recovering, -a.priority, !a.requeued,
+                                     a.sequence) <
+                     std::make_tuple(!b.recovering, -b.priority, !b.requeued,
+                                     b.sequence);
+            });
+  std::sort(
+      workers.begin(), workers.end(),
+      [](const WorkerSlot& a, const WorkerSlot& b) { return a.id < b.id; });
+  std::map<std::string, std::string> kept_for;  // worker -> job
+  const WaitingJob* blocked = nullptr;          // the first one of the pass
+  for (const WaitingJob& job : jobs) {
+    if (warming_up) {
+      pass.reasons.push_back({job.id, "COORDINATOR_WARMING_UP",
+                              "the coordinator has just started and lets the "
+                              "workers report first"});
+      continue;
+    }
+    if (job.backoff_left > absl::ZeroDuration()) {
+      pass.reasons.push_back(
+          {job.id, "RETRY_BACKOFF",
+           absl::StrCat("next attempt in ",
+                        absl::FormatDuration(
+                            absl::Ceil(job.backoff_left, absl::Seconds(1))))});
+      continue;
+    }
+    std::vector<const WorkerSlot*> free;
+    int kept = 0;
+    std::string keeper;
+    for (const WorkerSlot& worker : workers) {
+      if (worker.use != Use::kFree || !Fits(job, worker)) continue;
+      const auto it = kept_for.find(worker.id);
+      if (it == kept_for.end()) {
+        free.push_back(&worker);
+      } else {
+        ++kept;
+        keeper = it->second;
+      }
+    }
+    if (const auto gang = ChooseGang(job, free)) {
+      Placement& placement = pass.placements.emplace_back();
+      placement.job = job.id;
+      std::set<std::string> taken;
+      for (const WorkerSlot* worker : *gang) {
+        placement.workers.push_back(worker->id);
+        taken.insert(worker->id);
+      }
+      for (WorkerSlot& worker : workers) {
+        if (taken.contains(worker.id)) worker.use = Use::kBusy;
+      }
+      continue;
+    }
+    WaitReason reason = Explain(job, workers);
+    if (kept > 0 && static_cast<int>(free.size()) + kept >= job.num_workers) {
+      reason.code = "HELD_FOR_LARGER_JOB";
+      absl::StrAppend(&reason.message, "; ", kept, " are kept for ", keeper);
+    } else if (reason.code == "WAITING_FOR_WORKERS" && blocked != nullptr &&
+               blocked->priority > job.priority) {
+      reason.code = "BEHIND_HIGHER_PRIORITY";
+      absl::StrAppend(&reason.message, "; ", blocked->id, " (priority ",
+                      blocked->priority, ") waits too");
+    }
+    // A job that no registered pool can hold must not starve the others.
+    if (reason.code != "NO_ELIGIBLE_WORKERS") {
+      if (blocked == nullptr) blocked = &job;
+      for (const WorkerSlot& worker : workers) {
+        const bool former =
+            std::find(job.former_workers.begin(), job.former_workers.end(),
+                      worker.id) != job.former_workers.end();
+        if ((job.recovering && former) ||
+            (job.waited > kMayBePassedFor && Fits(job, worker))) {
+          kept_for.emplace(worker.id, job.id);
+        }
+      }
+    }
+    pass.reasons.push_back(std::move(reason));
+  }
+  return pass;
+}
+
+}  // namespace cadre::coordinator

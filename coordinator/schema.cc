@@ -1,0 +1,76 @@
+#include "coordinator/schema.h"
+
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace cadre::coordinator {
+namespace {
+
+// Entry i makes schema i + 1. Released entries never change.
+constexpr const char* kMigrations[] = {
+    R"sql(
+CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE jobs(
+  id TEXT PRIMARY KEY,
+  seq INTEGER NOT NULL UNIQUE,
+  owner TEXT NOT NULL,
+  state INTEGER NOT NULL,
+  priority INTEGER NOT NULL,
+  record BLOB NOT NULL          -- cadre.state.v1.JobRecord
+) STRICT;
+CREATE TABLE requests(
+  principal TEXT NOT NULL,
+  method TEXT NOT NULL,
+  request_id TEXT NOT NULL,
+  body_sha256 TEXT NOT NULL,
+  job_id TEXT NOT NULL,
+  created INTEGER NOT NULL,
+  PRIMARY KEY(principal, method, request_id)
+) STRICT;
+-- AUTOINCREMENT: a sequence is never used twice, not even after deletion.
+CREATE TABLE events(
+  sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+  job_id TEXT NOT NULL,
+  event BLOB NOT NULL           -- cadre.v1.Event without its sequence
+) STRICT;
+CREATE INDEX events_by_job ON events(job_id, sequence);
+CREATE TABLE workers(
+  id TEXT PRIMARY KEY,
+  admin_state INTEGER NOT NULL,
+  reason TEXT NOT NULL,
+  last_incarnation TEXT NOT NULL
+) STRICT;
+-- Ids are never reused, not even after deletion.
+CREATE TABLE tombstones(id TEXT PRIMARY KEY) STRICT;
+)sql",
+};
+
+}  // namespace
+
+int SchemaVersion() { return static_cast<int>(std::size(kMigrations)); }
+
+absl::Status Migrate(Database& db) {
+  int64_t version = 0;
+  {
+    CADRE_ASSIGN_OR_RETURN(Statement query, db.Prepare("PRAGMA user_version"));
+    CADRE_ASSIGN_OR_RETURN(const bool row, query.Step());
+    if (row) version = query.Int(0);
+  }
+  if (version > SchemaVersion()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "state.db has schema ", version, " but this program knows only ",
+        SchemaVersion(), ": it was written by a newer release; upgrade"));
+  }
+  for (; version < SchemaVersion(); ++version) {
+    CADRE_RETURN_IF_ERROR(
+        Annotate(db.Exec(absl::StrCat("BEGIN IMMEDIATE;", kMigrations[version],
+                                      "PRAGMA user_version = ", version + 1,
+                                      "; COMMIT;")),
+                 absl::StrCat("migration to schema ", version + 1)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace cadre::coordinator

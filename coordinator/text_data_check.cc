@@ -1,0 +1,198 @@
+#include "coordinator/text_data_check.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/text/dataset_check.h"
+
+namespace cadre::coordinator {
+namespace {
+
+absl::StatusOr<DatasetCheckOptions> OptionsOf(const v1::JobSpec& spec) {
+  const v1::DataSpec& data = spec.data();
+  DatasetCheckOptions options;
+  CADRE_ASSIGN_OR_RETURN(options.format, ParseDataFormat(data.format()));
+  CADRE_ASSIGN_OR_RETURN(options.encode.loss_on, ParseLossOn(data.loss_on()));
+  CADRE_ASSIGN_OR_RETURN(options.encode.too_long,
+                         ParseTooLong(data.too_long()));
+  options.encode.max_seq_len = data.max_seq_len();
+  options.packing = data.packing();
+  return options;
+}
+
+std::vector<std::string> Patterns(
+    const google::protobuf::RepeatedPtrField<std::string>& patterns) {
+  return {patterns.begin(), patterns.end()};
+}
+
+void AddFindings(const std::vector<DataError>& errors, int64_t total,
+                 v1::Diagnostic::Severity severity, DataVerdict* verdict) {
+  for (const DataError& error : errors) {
+    v1::Diagnostic* item = verdict->diagnostics.add_items();
+    item->set_severity(severity);
+    item->set_file(error.file);
+    item->set_line(static_cast<int32_t>(error.line));
+    item->set_column(static_cast<int32_t>(error.column));
+    item->set_code(std::string(DataErrorCodeName(error.code)));
+    item->set_message(error.message);
+  }
+  verdict->diagnostics.set_total(verdict->diagnostics.total() + total);
+}
+
+// The check itself could not run: a missing file, a broken tokenizer.
+void AddFailure(const absl::Status& status, const char* field,
+                DataVerdict* verdict) {
+  v1::Diagnostic* item = verdict->diagnostics.add_items();
+  item->set_severity(v1::Diagnostic::SEVERITY_ERROR);
+  item->set_field(field);
+  item->set_message(std::string(status.message()));
+  verdict->diagnostics.set_total(verdict->diagnostics.total() + 1);
+}
+
+void TakeReport(const absl::StatusOr<DatasetReport>& report, const char* field,
+                int64_t* errors, DataVerdict* verdict) {
+  if (!report.ok()) {
+    if (absl::IsCancelled(report.status())) {
+      verdict->status = report.status();
+    } else {
+      AddFailure(report.status(), field, verdict);
+      ++*errors;
+    }
+    return;
+  }
+  *errors += report->num_errors;
+  AddFindings(report->errors, report->num_errors,
+              v1::Diagnostic::SEVERITY_ERROR, verdict);
+  AddFindings(report->warnings, report->num_warnings,
+              v1::Diagnostic::SEVERITY_WARNING, verdict);
+  for (const DatasetFile& file : report->files) {
+    auto& pinned = verdict->files.emplace_back();
+    pinned.set_path(file.path);
+    pinned.set_bytes(file.size_bytes);
+    struct stat info;
+    if (stat(file.path.c_str(), &info) == 0) {
+      pinned.set_modified_ns(info.st_mtim.tv_sec * 1'000'000'000 +
+                             info.st_mtim.tv_nsec);
+    }
+  }
+}
+
+void Conclude(int64_t errors, DataVerdict* verdict) {
+  if (errors == 0 || !verdict->status.ok()) return;
+  const v1::Diagnostic& first = verdict->diagnostics.items(0);
+  std::string where = first.file();
+  if (first.line() > 0) absl::StrAppend(&where, ":", first.line());
+  if (first.column() > 0) absl::StrAppend(&where, ":", first.column());
+  verdict->status = absl::InvalidArgumentError(absl::StrCat(
+      "the data set has ", errors,
+      errors == 1 ? " error: " : " errors; the first is ", where,
+      where.empty() ? "" : ": ",
+      first.code().empty() ? "" : first.code() + ": ", first.message()));
+}
+
+v1::TokenStats ToProto(const TokenStats& stats) {
+  v1::TokenStats proto;
+  proto.set_records(stats.records);
+  proto.set_total_tokens(stats.total_tokens);
+  proto.set_loss_tokens(stats.loss_tokens);
+  proto.set_min_tokens(stats.min);
+  proto.set_p5_tokens(stats.p5);
+  proto.set_p50_tokens(stats.p50);
+  proto.set_p95_tokens(stats.p95);
+  proto.set_p99_tokens(stats.p99);
+  proto.set_max_tokens(stats.max);
+  for (int64_t count : stats.log2_buckets) proto.add_log2_buckets(count);
+  proto.set_truncated(stats.truncated);
+  proto.set_dropped(stats.dropped);
+  for (const auto* lines : {&stats.truncated_lines, &stats.dropped_lines}) {
+    for (const LineRef& line : *lines) {
+      if (proto.long_records_size() == 100) break;
+      proto.add_long_records(absl::StrCat(line.file, ":", line.line));
+    }
+  }
+  proto.set_packing_fill(stats.packing_fill);
+  return proto;
+}
+
+class TextDataChecker final : public DataChecker {
+ public:
+  DataVerdict CheckHead(const v1::JobSpec& spec) override;
+  DataVerdict CheckWhole(const v1::JobSpec& spec,
+                         const std::atomic<bool>* cancelled) override;
+};
+
+DataVerdict TextDataChecker::CheckHead(const v1::JobSpec& spec) {
+  DataVerdict verdict;
+  int64_t errors = 0;
+  auto options = OptionsOf(spec);
+  if (!options.ok()) {
+    AddFailure(options.status(), "data", &verdict);
+    Conclude(1, &verdict);
+    return verdict;
+  }
+  options->head_only = true;
+  TakeReport(CheckDataset(Patterns(spec.data().train()), nullptr, *options),
+             "data.train", &errors, &verdict);
+  if (spec.data().eval_size() > 0) {
+    TakeReport(CheckDataset(Patterns(spec.data().eval()), nullptr, *options),
+               "data.eval", &errors, &verdict);
+  }
+  Conclude(errors, &verdict);
+  return verdict;
+}
+
+DataVerdict TextDataChecker::CheckWhole(const v1::JobSpec& spec,
+                                        const std::atomic<bool>* cancelled) {
+  DataVerdict verdict;
+  int64_t errors = 0;
+  auto options = OptionsOf(spec);
+  const std::string& tokenizer_dir = spec.model().tokenizer().empty()
+                                         ? spec.model().path()
+                                         : spec.model().tokenizer();
+  auto encoder = TextEncoder::Load(tokenizer_dir);
+  if (!options.ok() || !encoder.ok()) {
+    if (!options.ok()) AddFailure(options.status(), "data", &verdict);
+    if (!encoder.ok()) AddFailure(encoder.status(), "model.path", &verdict);
+    Conclude(verdict.diagnostics.total(), &verdict);
+    return verdict;
+  }
+  options->cancelled = cancelled;
+  const auto train =
+      CheckDataset(Patterns(spec.data().train()), encoder->get(), *options);
+  TakeReport(train, "data.train", &errors, &verdict);
+  if (spec.data().eval_size() > 0) {
+    TakeReport(
+        CheckDataset(Patterns(spec.data().eval()), encoder->get(), *options),
+        "data.eval", &errors, &verdict);
+  }
+  if (train.ok() && train->token_stats.has_value()) {
+    verdict.stats = ToProto(*train->token_stats);
+    verdict.rows = train->token_stats->rows;
+    verdict.stats.set_steps_per_epoch(StepsPerEpoch(spec, verdict.rows));
+    if (errors == 0 && verdict.rows == 0) {
+      AddFailure(
+          absl::InvalidArgumentError(absl::StrCat(
+              "no record is left to train on: ", train->token_stats->dropped,
+              " of ", train->token_stats->records,
+              " were dropped as longer "
+              "than data.max_seq_len ",
+              spec.data().max_seq_len())),
+          "data.train", &verdict);
+      ++errors;
+    }
+  }
+  Conclude(errors, &verdict);
+  return verdict;
+}
+
+}  // namespace
+
+std::unique_ptr<DataChecker> MakeTextDataChecker() {
+  return std::make_unique<TextDataChecker>();
+}
+
+}  // namespace cadre::coordinator

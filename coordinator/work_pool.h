@@ -1,0 +1,38 @@
+#ifndef CADRE_COORDINATOR_WORK_POOL_H_
+#define CADRE_COORDINATOR_WORK_POOL_H_
+
+// A few threads for work that reads files, so that no RPC handler blocks.
+// Thread-safe.
+
+#include <deque>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+
+namespace cadre::coordinator {
+
+class WorkPool {
+ public:
+  // nice: scheduling priority of the threads as in nice(2); 0 is normal.
+  WorkPool(int num_threads, int nice);
+  ~WorkPool();  // drops what is queued, waits for what runs
+  WorkPool(const WorkPool&) = delete;
+  WorkPool& operator=(const WorkPool&) = delete;
+
+  void Add(std::function<void()> work);
+
+ private:
+  void Run();
+
+  absl::Mutex mutex_;
+  std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace cadre::coordinator
+
+#endif  // CADRE_COORDINATOR_WORK_POOL_H_

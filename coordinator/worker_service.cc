@@ -1,0 +1,35 @@
+#include <grpcpp/grpcpp.h>
+
+#include "cadre/v1/worker_service.grpc.pb.h"
+#include "coordinator/services.h"
+#include "coordinator/unary.h"
+
+namespace cadre::coordinator {
+namespace {
+
+class WorkerServiceImpl final : public v1::WorkerService::CallbackService {
+ public:
+  explicit WorkerServiceImpl(const ServiceDeps& deps)
+      : deps_(deps), metrics_{deps.metrics, deps.clock} {}
+
+  grpc::ServerUnaryReactor* Sync(grpc::CallbackServerContext* context,
+                                 const v1::SyncRequest* request,
+                                 v1::SyncResponse* response) override {
+    auto* reactor = context->DefaultReactor();
+    deps_.control->Sync(*request,
+                        Finisher(metrics_, "Sync", reactor, response));
+    return reactor;
+  }
+
+ private:
+  const ServiceDeps deps_;
+  const CallMetrics metrics_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeWorkerService(const ServiceDeps& deps) {
+  return std::make_unique<WorkerServiceImpl>(deps);
+}
+
+}  // namespace cadre::coordinator
