@@ -375,11 +375,15 @@ TEST(GlooCommunicator, BadOptionsAreRefused) {
   InMemoryStore store;
   EXPECT_THAT(CreateGlooCommunicator({.rank = 2, .size = 2}, &store),
               StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(
-      CreateGlooCommunicator(
-          {.rank = 0, .size = 2, .bind_address = "not an address"}, &store),
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               HasSubstr("not an address")));
+  for (const char* address : {"not an address", "192.0.2.1"}) {
+    EXPECT_THAT(
+        CreateGlooCommunicator({.rank = 0, .size = 2, .bind_address = address},
+                               &store),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(address)));
+  }
+  EXPECT_THAT(CreateGlooCommunicator(
+                  {.rank = 0, .size = 2, .interface = "none0"}, &store),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("none0")));
 }
 
 TEST(InMemoryStore, KeysAreSetOnceAndWaitedFor) {

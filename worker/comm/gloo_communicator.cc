@@ -4,6 +4,8 @@
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
+#include <net/if.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <chrono>
@@ -17,9 +19,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "worker/comm/arguments.h"
+#include "worker/comm/local_address.h"
 #include "worker/comm/monotonic_wait.h"
 #include "worker/comm/reduce.h"
 
@@ -31,9 +35,10 @@ using Device = std::shared_ptr<gloo::transport::Device>;
 // Below this size one direct exchange of everything beats two of blocks.
 constexpr int64_t kDirectElements = 4096;
 
-// Gloo asks a store for addresses through this: `set` is called once with the
-// rank's own, then `get` once per peer. Gloo wants exceptions; status() keeps
-// what they were.
+// Gloo asks a store for addresses through this: `set` with the rank's own under
+// its number, then `get` once per peer. It also exchanges host names under
+// "rank_N" to number the ranks of a host, which nothing here reads; those keys
+// stop here. Gloo wants exceptions; status() keeps what they were.
 class AddressBook final : public gloo::rendezvous::Store {
  public:
   using Publish = std::function<absl::Status(const std::string& value)>;
@@ -42,10 +47,12 @@ class AddressBook final : public gloo::rendezvous::Store {
   AddressBook(Publish publish, Lookup lookup)
       : publish_(std::move(publish)), lookup_(std::move(lookup)) {}
 
-  void set(const std::string&, const std::vector<char>& data) override {
+  void set(const std::string& key, const std::vector<char>& data) override {
+    if (IsHostName(key)) return;
     Check(publish_(std::string(data.begin(), data.end())));
   }
   std::vector<char> get(const std::string& key) override {
+    if (IsHostName(key)) return {};
     absl::StatusOr<std::string> value = lookup_(std::stoi(key));
     Check(value.status());
     return {value->begin(), value->end()};
@@ -57,6 +64,9 @@ class AddressBook final : public gloo::rendezvous::Store {
   const absl::Status& status() const { return status_; }
 
  private:
+  static bool IsHostName(const std::string& key) {
+    return absl::StartsWith(key, "rank_");
+  }
   void Check(const absl::Status& status) {
     if (status.ok()) return;
     status_ = status;
@@ -238,6 +248,7 @@ class GlooCommunicator final : public Communicator {
       }
     } catch (const std::exception& e) {
       status = Failure(call, waiting_for, deadline, e.what());
+      Close();  // so that peers that wait for this rank see it, too
     }
     Unregister();
     if (absl::Status aborted = Aborted(); !aborted.ok()) return aborted;
@@ -439,16 +450,34 @@ absl::Status CheckOptions(const GlooCommunicatorOptions& options) {
   return absl::OkStatus();
 }
 
+// Gloo writes to sockets without MSG_NOSIGNAL, from its own thread and from
+// ours: under the default action a lost peer would end this process.
+void IgnoreBrokenPipes() {
+  struct sigaction action{};
+  if (sigaction(SIGPIPE, nullptr, &action) == 0 &&
+      (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_DFL) {
+    action.sa_handler = SIG_IGN;
+    sigaction(SIGPIPE, &action, nullptr);
+  }
+}
+
 absl::StatusOr<Device> CreateDevice(const GlooCommunicatorOptions& options) {
+  gloo::transport::tcp::attr attr;
+  if (options.bind_address.empty() && !options.interface.empty()) {
+    if (if_nametoindex(options.interface.c_str()) == 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "this machine has no network interface \"", options.interface, "\""));
+    }
+    attr.iface = options.interface;
+  } else {
+    // Gloo (2022) crashes on a name that does not resolve.
+    CADRE_ASSIGN_OR_RETURN(attr.hostname, LocalAddress(options.bind_address));
+  }
   try {
-    gloo::transport::tcp::attr attr;
-    attr.hostname = options.bind_address;
-    attr.iface = options.bind_address.empty() ? options.interface : "";
     return gloo::transport::tcp::CreateDevice(attr);
   } catch (const std::exception& e) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot listen on address \"", options.bind_address,
-                     "\", interface \"", options.interface, "\": ", e.what()));
+    return absl::UnavailableError(absl::StrCat(
+        "cannot listen on ", attr.hostname, attr.iface, ": ", e.what()));
   }
 }
 
@@ -459,6 +488,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateGlooCommunicator(
   CADRE_RETURN_IF_ERROR(CheckOptions(options));
   Device device;
   if (options.size > 1) {
+    IgnoreBrokenPipes();
     CADRE_ASSIGN_OR_RETURN(device, CreateDevice(options));
   }
   auto world = std::make_unique<GlooCommunicator>(options.rank, options.size,

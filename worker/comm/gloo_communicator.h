@@ -6,8 +6,9 @@
 // rank holds the same bits and LocalCommunicator gives the same ones. Gloo's
 // class-based algorithms are never run: they shrink the socket buffers.
 //
-// Split exchanges addresses over the parent's connections; only the world needs
-// the store.
+// Sets SIGPIPE to be ignored where it has its default action (a lost peer would
+// end the process). Split exchanges addresses over the parent's connections;
+// only the world needs the store.
 
 #include <memory>
 #include <string>
