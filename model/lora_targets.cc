@@ -11,78 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "model/lora_modules.h"
 #include "model/tensor_names.h"
 
 namespace cadre {
 namespace {
-
-// A module that can be adapted, before it is known whether it is.
-struct Option {
-  LoraModule module;
-  std::string name;        // last component, as targets use it
-  std::string layer_kind;  // "kda", ..., "dense_mlp", "moe"
-  bool is_mixer = false;
-  bool can_have_gradient = true;
-};
-
-bool IsMixerPath(absl::string_view path) {
-  return absl::StrContains(path, ".self_attn.") ||
-         absl::StrContains(path, ".linear_attn.");
-}
-
-void AddMoeOptions(const MoeModule& moe, bool shared_gate_up,
-                   std::vector<Option>& options) {
-  const auto add = [&](const char* name, LoraModuleKind kind, int64_t in,
-                       int64_t out) {
-    Option option;
-    option.module.path = absl::StrCat(moe.path, ".", name);
-    option.module.kind = kind;
-    option.module.layer = moe.layer;
-    option.module.in = in;
-    option.module.out = out;
-    if (IsExpertKind(kind)) option.module.num_experts = moe.num_experts;
-    option.layer_kind = "moe";
-    options.push_back(std::move(option));
-  };
-  add("gate", LoraModuleKind::kRouter, moe.router_in, moe.num_experts);
-  if (shared_gate_up) {
-    add("experts.gate_up_proj", LoraModuleKind::kExpertGateUp, moe.in,
-        2 * moe.width);
-  } else {
-    add("experts.gate_proj", LoraModuleKind::kExpertGate, moe.in, moe.width);
-    add("experts.up_proj", LoraModuleKind::kExpertUp, moe.in, moe.width);
-  }
-  add("experts.down_proj", LoraModuleKind::kExpertDown, moe.width, moe.in);
-}
-
-// Every module of the model in model order.
-std::vector<Option> AllOptions(const ModelSpec& spec, bool shared_gate_up) {
-  std::vector<Option> options;
-  const std::vector<MoeModule> moes = MoeModules(spec);
-  size_t next_moe = 0;
-  const auto flush = [&](int layer) {
-    while (next_moe < moes.size() && moes[next_moe].layer < layer) {
-      AddMoeOptions(moes[next_moe++], shared_gate_up, options);
-    }
-  };
-  for (const LinearModule& linear : LinearModules(spec)) {
-    flush(linear.layer);
-    Option option;
-    option.module.path = linear.path;
-    option.module.layer = linear.layer;
-    option.module.in = linear.in;
-    option.module.out = linear.out;
-    option.name = linear.name;
-    option.is_mixer = IsMixerPath(linear.path);
-    option.can_have_gradient = linear.can_have_gradient;
-    const BlockSpec& block = spec.blocks[linear.layer];
-    option.layer_kind =
-        option.is_mixer ? MixerKindName(block.mixer) : FfnKindName(block.ffn);
-    options.push_back(std::move(option));
-  }
-  flush(static_cast<int>(spec.blocks.size()));
-  return options;
-}
 
 bool IsGlob(absl::string_view text) {
   return text.find_first_of("*?[") != absl::string_view::npos;
@@ -115,7 +48,7 @@ bool MatchesExpertTarget(const LoraModule& module, const std::string& target) {
          IsPathOrSuffix(parameter, target);
 }
 
-bool Matches(const Option& option, const std::string& target) {
+bool Matches(const AdaptableModule& option, const std::string& target) {
   const LoraModule& module = option.module;
   switch (module.kind) {
     case LoraModuleKind::kLinear:
@@ -256,7 +189,8 @@ absl::StatusOr<LoraPlan> PlanLora(const ModelSpec& spec,
   plan.alpha = options.alpha;
   plan.rslora = options.rslora;
   plan.dropout = options.dropout;
-  std::vector<Option> all = AllOptions(spec, options.shared_gate_up);
+  std::vector<AdaptableModule> all =
+      AdaptableModules(spec, options.shared_gate_up);
   std::vector<bool> chosen(all.size());
   std::set<std::string> seen;
   for (const std::string& target : options.targets) {

@@ -78,9 +78,9 @@ class Resolver {
                  const std::vector<int64_t>& expected,
                  const SafetensorInfo& info) const;
   void Missing(const std::string& name, const std::vector<int64_t>& shape) {
-    problems_.Add(absl::StrCat(
-        file_names_.size() == 1 ? file_names_[0] + ": " : "", name, " ",
-        ShapeString(shape), " is missing"));
+    problems_.Add(
+        absl::StrCat(file_names_.size() == 1 ? file_names_[0] + ": " : "", name,
+                     " ", ShapeString(shape), " is missing"));
   }
   std::string Where(const Located& located) const {
     return absl::StrCat(file_names_[located.file], ": ", located.info->name,

@@ -30,6 +30,14 @@ struct AdapterWeights {
   std::vector<float> a, b;  // LoraModule::a_shape(), b_shape()
 };
 
+// A tensor of a module we do not train (vision), kept as it was.
+struct SkippedAdapterTensor {
+  std::string name;  // whole key
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+  std::string bytes;
+};
+
 struct PeftAdapter {
   LoraPlan plan;
   std::vector<AdapterWeights> weights;  // parallel to plan.modules
@@ -40,8 +48,8 @@ struct PeftAdapter {
   // adapter, whose config is derived from the plan.
   std::string config_json;
   std::string base_model_name_or_path, revision;  // new adapters only
-  // Adapter tensors of modules we do not train (vision), not kept.
-  std::vector<std::string> skipped;
+  // Written back unchanged.
+  std::vector<SkippedAdapterTensor> skipped;
 };
 
 // Above this many expert tensors `auto` switches from per expert to fused.
