@@ -1,0 +1,92 @@
+#include "worker/checkpoint/manifest.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace cadre {
+namespace {
+
+using nlohmann::ordered_json;
+
+absl::Status Bad(absl::string_view why) {
+  return absl::DataLossError(absl::StrCat("manifest.json: ", why));
+}
+
+// A file name inside the folder: nothing that leads out of it.
+bool IsPlainName(const std::string& name) {
+  return !name.empty() && name.find('/') == std::string::npos && name != ".." &&
+         name != ".";
+}
+
+}  // namespace
+
+std::string CheckpointManifest::ToJson() const {
+  ordered_json j;
+  j["format_version"] = kFormatVersion;
+  j["job"] = job;
+  j["attempt_epoch"] = attempt_epoch;
+  j["step"] = step;
+  j["method"] = method;
+  j["base_fingerprint"] = base_fingerprint;
+  j["config_hash"] = config_hash;
+  j["mesh"] = {{"world_size", mesh.world_size},
+               {"fsdp_shard_group_size", mesh.fsdp_shard_group_size},
+               {"expert_parallel_size", mesh.expert_parallel_size}};
+  std::vector<CheckpointFile> sorted = files;
+  std::sort(sorted.begin(), sorted.end(),
+            [](const auto& a, const auto& b) { return a.path < b.path; });
+  j["files"] = ordered_json::array();
+  for (const CheckpointFile& file : sorted) {
+    j["files"].push_back(
+        {{"path", file.path}, {"bytes", file.bytes}, {"sha256", file.sha256}});
+  }
+  return j.dump(1) + "\n";
+}
+
+absl::StatusOr<CheckpointManifest> CheckpointManifest::Parse(
+    absl::string_view json) {
+  const ordered_json j = ordered_json::parse(json.begin(), json.end(), nullptr,
+                                             /*allow_exceptions=*/false);
+  if (!j.is_object()) return Bad("not a JSON object");
+  CheckpointManifest m;
+  try {
+    const int version = j.at("format_version").get<int>();
+    if (version != kFormatVersion) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("manifest.json has format version ", version,
+                       "; this program reads version ", kFormatVersion));
+    }
+    m.job = j.at("job").get<std::string>();
+    m.attempt_epoch = j.at("attempt_epoch").get<int64_t>();
+    m.step = j.at("step").get<int64_t>();
+    m.method = j.at("method").get<std::string>();
+    m.base_fingerprint = j.at("base_fingerprint").get<std::string>();
+    m.config_hash = j.at("config_hash").get<std::string>();
+    const ordered_json& mesh = j.at("mesh");
+    m.mesh = {
+        .world_size = mesh.at("world_size").get<int>(),
+        .fsdp_shard_group_size = mesh.at("fsdp_shard_group_size").get<int>(),
+        .expert_parallel_size = mesh.at("expert_parallel_size").get<int>()};
+    for (const ordered_json& f : j.at("files")) {
+      m.files.push_back({.path = f.at("path").get<std::string>(),
+                         .bytes = f.at("bytes").get<int64_t>(),
+                         .sha256 = f.at("sha256").get<std::string>()});
+      if (!IsPlainName(m.files.back().path)) {
+        return Bad(absl::StrCat("\"", m.files.back().path,
+                                "\" is no plain file name"));
+      }
+    }
+  } catch (const nlohmann::json::exception& e) {
+    return Bad(e.what());
+  }
+  return m;
+}
+
+std::string CheckpointDirName(int64_t step, int64_t attempt_epoch) {
+  return absl::StrFormat("step-%08d.attempt-%d", step, attempt_epoch);
+}
+
+}  // namespace cadre
