@@ -94,8 +94,10 @@ const Json* Json::Find(absl::string_view key) const {
 // Recursive descent over the text; the first error ends it.
 class JsonParser {
  public:
-  explicit JsonParser(absl::string_view text)
-      : text_(text), size_(static_cast<int64_t>(text.size())) {}
+  JsonParser(absl::string_view text, int64_t max_values)
+      : text_(text),
+        size_(static_cast<int64_t>(text.size())),
+        max_values_(max_values) {}
 
   JsonResult Run() {
     JsonResult result;
@@ -140,6 +142,9 @@ class JsonParser {
   bool ParseValue(Json* out, int depth) {
     if (depth > kMaxDepth) {
       return Fail(pos_, absl::StrCat("nested deeper than ", kMaxDepth));
+    }
+    if (max_values_ > 0 && ++num_values_ > max_values_) {
+      return Fail(pos_, absl::StrCat("more than ", max_values_, " values"));
     }
     out->offset_ = pos_;
     switch (text_[pos_]) {
@@ -366,13 +371,15 @@ class JsonParser {
 
   absl::string_view text_;
   int64_t size_;
+  int64_t max_values_;
+  int64_t num_values_ = 0;
   int64_t pos_ = 0;
   bool failed_ = false;
   JsonError error_;
 };
 
-JsonResult ParseJsonDetailed(absl::string_view text) {
-  return JsonParser(text).Run();
+JsonResult ParseJsonDetailed(absl::string_view text, int64_t max_values) {
+  return JsonParser(text, max_values).Run();
 }
 
 absl::StatusOr<Json> ParseJson(absl::string_view text) {

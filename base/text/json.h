@@ -89,7 +89,7 @@ struct JsonResult {
 
 // Parses one document; nothing but white space may follow it. Nesting deeper
 // than 100 is an error. Integers beyond int64 become floats.
-JsonResult ParseJsonDetailed(absl::string_view text);
+JsonResult ParseJsonDetailed(absl::string_view text, int64_t max_values = 0);
 
 // The same with an InvalidArgument error that names line and column.
 absl::StatusOr<Json> ParseJson(absl::string_view text);
@@ -97,10 +97,14 @@ absl::StatusOr<Json> ParseJson(absl::string_view text);
 // Reads and parses a file; errors carry its path.
 absl::StatusOr<Json> ReadJsonFile(const std::string& path);
 
-// One line of JSON with `, ` and `: ` between items, non-ASCII kept as is
-// (Python's json.dumps with ensure_ascii=False). indent >= 0 puts each item on
-// its own line.
-std::string WriteJson(const Json& value, int indent = -1);
+// The default is one line as Python's json.dumps(ensure_ascii=False) writes it:
+// non-ASCII is kept as is.
+struct JsonStyle {
+  int indent = -1;  // >= 0: each item on its own line
+  std::string item_separator = ", ";
+  std::string key_separator = ": ";
+};
+std::string WriteJson(const Json& value, const JsonStyle& style = {});
 
 // A float as Python's repr writes it (shortest digits that read back the same).
 std::string WriteFloat(double value);

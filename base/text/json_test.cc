@@ -17,7 +17,7 @@ TEST(JsonTest, RoundTripsWithPythonsSeparators) {
   ASSERT_OK_AND_ASSIGN(const Json json, ParseJson(text));
   EXPECT_EQ(WriteJson(json), text);
   ASSERT_OK_AND_ASSIGN(const Json small, ParseJson(R"({"a":[1,{}],"b":[]})"));
-  EXPECT_EQ(WriteJson(small, 2),
+  EXPECT_EQ(WriteJson(small, {.indent = 2, .item_separator = ","}),
             "{\n  \"a\": [\n    1,\n    {}\n  ],\n  \"b\": []\n}");
 }
 

@@ -67,12 +67,13 @@ std::string WriteFloat(double value) {
 
 namespace {
 
-void Write(const Json& value, int indent, int depth, std::string* out) {
+void Write(const Json& value, const JsonStyle& style, int depth,
+           std::string* out) {
   const auto new_line = [&](int levels) {
     out->push_back('\n');
-    out->append(static_cast<size_t>(indent) * levels, ' ');
+    out->append(static_cast<size_t>(style.indent) * levels, ' ');
   };
-  const bool pretty = indent >= 0;
+  const bool pretty = style.indent >= 0;
   switch (value.type()) {
     case Json::Type::kNull:
       *out += "null";
@@ -106,14 +107,14 @@ void Write(const Json& value, int indent, int depth, std::string* out) {
                                                : value.members().size());
   out->push_back(array ? '[' : '{');
   for (int64_t i = 0; i < n; ++i) {
-    if (i > 0) *out += pretty ? "," : ", ";
+    if (i > 0) *out += style.item_separator;
     if (pretty) new_line(depth + 1);
     if (!array) {
       *out += WriteJsonString(value.members()[i].key);
-      *out += ": ";
+      *out += style.key_separator;
     }
-    Write(array ? value.items()[i] : value.members()[i].value, indent,
-          depth + 1, out);
+    Write(array ? value.items()[i] : value.members()[i].value, style, depth + 1,
+          out);
   }
   if (pretty && n > 0) new_line(depth);
   out->push_back(array ? ']' : '}');
@@ -121,9 +122,9 @@ void Write(const Json& value, int indent, int depth, std::string* out) {
 
 }  // namespace
 
-std::string WriteJson(const Json& value, int indent) {
+std::string WriteJson(const Json& value, const JsonStyle& style) {
   std::string out;
-  Write(value, indent, 0, &out);
+  Write(value, style, 0, &out);
   return out;
 }
 
