@@ -61,6 +61,9 @@ class ChatTemplate {
 
  private:
   ChatTemplate();
+  // `trained` holds every generation block.
+  absl::StatusOr<RenderedChat> RenderWithSpans(
+      absl::Span<const Json> messages, const RenderOptions& options) const;
   absl::StatusOr<RenderedChat> RenderByPrefixes(
       absl::Span<const Json> messages, const std::vector<bool>& trained,
       const Json* tools) const;

@@ -30,8 +30,8 @@ Result Text(std::string text) { return Value::String(std::move(text)); }
 // "a.b.0" of a value, as map(attribute=...) and its siblings look it up.
 Result Lookup(const Value& value, const std::string& path) {
   Value current = value;
-  for (const std::string& part :
-       absl::StrSplit(path, '.', absl::AllowEmpty())) {
+  const std::vector<std::string> parts = absl::StrSplit(path, '.');
+  for (const std::string& part : parts) {
     int64_t index = 0;
     if (absl::SimpleAtoi(part, &index)) {
       CADRE_ASSIGN_OR_RETURN(current, GetItem(current, Value::Int(index)));
@@ -269,7 +269,7 @@ Result ToJsonText(const Value& value, const CallArguments& arguments) {
       return TemplateError("tojson: indent must be 0 to 16");
     }
     style.indent = static_cast<int>(indent->int_value());
-    style.item_separator = ",";
+    style.item_separator = std::string(1, ',');
   }
   if (separators != nullptr && !separators->is_none()) {
     if (!separators->is_sequence() || separators->list().size() != 2) {
@@ -294,7 +294,8 @@ Result Indent(const std::string& text, const CallArguments& arguments) {
   const bool blank = Flag(arguments, 2, "blank");
   std::string out;
   bool first_line = true;
-  for (const std::string& line : absl::StrSplit(text, '\n')) {
+  const std::vector<std::string> lines = absl::StrSplit(text, '\n');
+  for (const std::string& line : lines) {
     if (!first_line) out += "\n";
     if (first_line ? first : (blank || !line.empty())) out += margin;
     out += line;

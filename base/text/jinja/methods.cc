@@ -63,7 +63,7 @@ std::vector<std::string> SplitWords(const std::string& text, int64_t limit,
       while (i < n && space(i)) ++i;
       if (i == n) break;
       if (limit >= 0 && static_cast<int64_t>(words.size()) == limit) {
-        words.push_back(Strip(text.substr(offsets[i]), Side::kRight));
+        words.push_back(text.substr(offsets[i]));
         break;
       }
       int64_t end = i;
@@ -77,7 +77,7 @@ std::vector<std::string> SplitWords(const std::string& text, int64_t limit,
     while (i > 0 && space(i - 1)) --i;
     if (i == 0) break;
     if (limit >= 0 && static_cast<int64_t>(words.size()) == limit) {
-      words.push_back(Strip(text.substr(0, offsets[i]), Side::kLeft));
+      words.push_back(text.substr(0, offsets[i]));
       break;
     }
     int64_t begin = i;
@@ -375,6 +375,12 @@ absl::StatusOr<Value> LoopMethod(LoopState& loop, const std::string& name,
       return TemplateError("no items for cycling given");
     }
     return arguments.positional[loop.index0 % arguments.positional.size()];
+  }
+  for (const Value& value : arguments.positional) {
+    // It could hold this loop, which would then never be freed.
+    if (value.HoldsNamespace()) {
+      return TemplateError("changed takes plain values only");
+    }
   }
   const bool same =
       loop.changed_called && Value::MakeList(loop.last_changed)

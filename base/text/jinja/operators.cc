@@ -128,8 +128,9 @@ absl::StatusOr<Value> LoopAttribute(const Value& value,
   if (name == "first") return Value::Bool(loop.index0 == 0);
   if (name == "last") return Value::Bool(loop.index0 + 1 == length);
   if (name == "length") return Value::Int(length);
-  if (name == "depth") return Value::Int(loop.depth0 + 1);
-  if (name == "depth0") return Value::Int(loop.depth0);
+  // Depth counts recursive loops, which are not supported.
+  if (name == "depth") return Value::Int(1);
+  if (name == "depth0") return Value::Int(0);
   if (name == "previtem") {
     return loop.index0 > 0 ? (*loop.items)[loop.index0 - 1]
                            : Value::Undefined("there is no previous item");

@@ -35,7 +35,6 @@ struct Namespace {
 struct LoopState {
   std::shared_ptr<const List> items;
   int64_t index0 = 0;
-  int64_t depth0 = 0;
   List last_changed;
   bool changed_called = false;
 };

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "base/text/jinja/runtime.h"
 #include "base/text/utf8.h"
 
 namespace cadre::jinja {
@@ -165,6 +166,7 @@ Value Value::MakeList(List items) {
   for (const Value& item : items) {
     value.weight_ = std::min(kMaxWeight, value.weight_ + item.weight_);
     value.depth_ = std::max(value.depth_, item.depth_ + 1);
+    value.holds_namespace_ |= item.holds_namespace_;
   }
   value.list_ = std::make_shared<const List>(std::move(items));
   return value;
@@ -182,6 +184,7 @@ Value Value::MakeDict(Dict entries) {
         std::min(kMaxWeight, value.weight_ + item.weight_ +
                                  static_cast<int64_t>(key.size()) / 16);
     value.depth_ = std::max(value.depth_, item.depth_ + 1);
+    value.holds_namespace_ |= item.holds_namespace_;
   }
   value.dict_ = std::make_shared<const Dict>(std::move(entries));
   return value;
@@ -190,17 +193,20 @@ Value Value::Of(std::shared_ptr<Namespace> n) {
   Value value;
   value.kind_ = Kind::kNamespace;
   value.namespace_ = std::move(n);
+  value.holds_namespace_ = true;
   return value;
 }
 Value Value::Of(std::shared_ptr<LoopState> l) {
   Value value;
   value.kind_ = Kind::kLoop;
   value.loop_ = std::move(l);
+  value.holds_namespace_ = true;  // its items may
   return value;
 }
 Value Value::Of(std::shared_ptr<const Callable> c) {
   Value value;
   value.kind_ = Kind::kCallable;
+  value.holds_namespace_ = c->self.HoldsNamespace();
   value.callable_ = std::move(c);
   return value;
 }

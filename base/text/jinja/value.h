@@ -96,10 +96,13 @@ class Value {
   // what printing or comparing it costs. Text counts a step for 16 bytes.
   int64_t weight() const { return weight_; }
   int depth() const { return depth_; }
+  // A namespace (or a method's object that may be one) is this or is inside.
+  bool HoldsNamespace() const { return holds_namespace_; }
 
  private:
   Kind kind_ = Kind::kNone;
   int depth_ = 0;
+  bool holds_namespace_ = false;
   int64_t weight_ = 1;
   int64_t int_ = 0;
   double float_ = 0;
