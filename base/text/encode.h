@@ -60,9 +60,9 @@ class TextEncoder {
               SpecialTokens special_tokens,
               std::unique_ptr<const ChatTemplate> chat_template);
 
-  // Errors: OUT_OF_RANGE longer than max_seq_len under kError;
-  // FAILED_PRECONDITION no trained token at all; INVALID_ARGUMENT the template
-  // refuses the messages.
+  // Errors: OUT_OF_RANGE longer than max_seq_len under kError; NOT_FOUND no
+  // trained token at all; INVALID_ARGUMENT the template refuses the messages;
+  // FAILED_PRECONDITION the template does not tell what the assistant wrote.
   absl::StatusOr<EncodedSample> Encode(const Record& record,
                                        const EncodeOptions& options) const;
 

@@ -73,6 +73,8 @@ absl::StatusOr<SpecialTokens> FindSpecialTokens(const std::string& model_dir,
   CADRE_ASSIGN_OR_RETURN(const Source config, read("config.json"));
 
   SpecialTokens tokens;
+  const Json* add_bos = tokenizer_config.json.Find("add_bos_token");
+  tokens.add_bos = add_bos != nullptr && add_bos->bool_value();
   const auto find = [&](const std::string& key, std::optional<int32_t>* id,
                         std::string* text,
                         std::vector<int32_t>* all) -> absl::Status {

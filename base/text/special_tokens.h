@@ -19,6 +19,8 @@ struct SpecialTokens {
   std::optional<int32_t> bos;
   std::optional<int32_t> eos;  // what training puts behind a text
   std::optional<int32_t> pad;
+  // "add_bos_token" of tokenizer_config.json: plain texts begin with bos.
+  bool add_bos = false;
   // All ids that end a generation, eos first, without repeats.
   std::vector<int32_t> stop_ids;
   // Spelled out, for chat templates ("" where there is none).

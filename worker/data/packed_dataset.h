@@ -85,8 +85,9 @@ class PackedDataset {
   // Steps that cover `epochs` passes: ceil(epochs * rows / global batch).
   int64_t StepsForEpochs(double epochs) const;
 
-  // One pass in file order for evaluation, split over the ranks like a step;
-  // every rank gets the same number of batches, the last ones may be empty.
+  // One pass, in an order of no meaning, for evaluation, split over the ranks
+  // like a step; every rank gets the same number of batches, the last ones may
+  // be empty.
   std::vector<Batch> EvalBatches() const;
 
  private:
