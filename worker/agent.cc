@@ -86,6 +86,7 @@ void Agent::Drain() {
 void Agent::Abort() {
   std::lock_guard<std::mutex> lock(mutex_);
   aborting_ = true;
+  if (call_ != nullptr) call_->TryCancel();
   wake_.notify_all();
 }
 
@@ -195,11 +196,20 @@ bool Agent::SyncOnce() {
   context.set_deadline(
       std::chrono::system_clock::now() +
       absl::ToChronoNanoseconds(options_.timeouts.sync_deadline));
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (aborting_) return false;
+    call_ = &context;
+  }
   SyncResponse response;
   const absl::Duration begin = options_.clock->Monotonic();
   const absl::Status status =
       FromGrpcStatus(cadre::v1::WorkerService::NewStub(channel_)->Sync(
           &context, request, &response));
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    call_ = nullptr;
+  }
   metrics_->ObserveSync(options_.clock->Monotonic() - begin);
   if (!status.ok()) {
     metrics_->CountSync(WorkerMetrics::SyncResult::kError);

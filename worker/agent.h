@@ -36,7 +36,8 @@
 
 namespace grpc {
 class Channel;
-}
+class ClientContext;
+}  // namespace grpc
 
 namespace cadre {
 
@@ -138,6 +139,7 @@ class Agent {
   bool draining_ = false;
   bool aborting_ = false;
   bool kicked_ = false;
+  grpc::ClientContext* call_ = nullptr;  // the Sync under way
   std::optional<AgentExit> exit_;
 
   std::thread thread_;

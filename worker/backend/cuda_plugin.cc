@@ -37,9 +37,9 @@ class CudaBackend final : public DeviceBackend {
   const DeviceFacts& facts() const override { return facts_; }
 
   absl::Status CanTrain() const override {
-    return absl::UnimplementedError(absl::StrCat(
-        "training on CUDA is not part of this release (found ", facts_.name,
-        ", ", facts_.uuid, "); run workers with --device=cpu"));
+    return absl::UnimplementedError(
+        absl::StrCat("training on CUDA is not part of this release (found ",
+                     facts_.name, ", ", facts_.uuid, ")"));
   }
 
   absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(

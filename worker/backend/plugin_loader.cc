@@ -74,7 +74,8 @@ absl::StatusOr<std::unique_ptr<DeviceBackend>> SelectBackend(
   if (status.ok()) return cuda;
   if (device == "cuda") {
     return absl::FailedPreconditionError(
-        absl::StrCat("--device=cuda: ", status.message()));
+        absl::StrCat("--device=cuda: ", status.message(),
+                     "; --device=cpu trains on the processor"));
   }
   CADRE_LOG(INFO) << "--device=auto takes cpu: " << status.message();
   return CreateCpuBackend(num_threads);
