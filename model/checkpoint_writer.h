@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -19,9 +20,10 @@
 namespace cadre {
 
 struct CheckpointOptions {
-  // kF32 or kBF16. Quantised tensors are written plain in this dtype too, and
-  // config.json loses its quantization_config.
-  DType dtype = DType::kF32;
+  // Unset: every tensor keeps the dtype it was read in (quantised ones become
+  // bf16). kF32: all tensors. kBF16: all but those that were F32 and stay so on
+  // a GPU too (LogicalTensor::keep_f32).
+  std::optional<DType> dtype;
   int64_t max_shard_bytes = int64_t{5} * 1000 * 1000 * 1000;
 };
 
@@ -32,6 +34,13 @@ using TensorSource =
     std::function<absl::Status(const LogicalTensor& tensor, int64_t begin,
                                int64_t end, absl::Span<float> out)>;
 
+// A source that gives back the weights of `dir` (of the base itself, say).
+TensorSource SourceFrom(ModelDir dir);
+
+// Names and shapes are those of the base, with the canonical name where it had
+// an alias (models.md 1.2). Quantised tensors are written plain, and
+// config.json then loses its quantization_config.
+//
 // Writes to `dir`, which must not exist: everything goes to a temporary folder
 // beside it that is renamed at the end. ALREADY_EXISTS otherwise.
 absl::Status WriteCheckpoint(const ModelDir& base, const TensorSource& source,

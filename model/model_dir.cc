@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -187,45 +188,53 @@ absl::Status ModelDir::Impl::ReadRange(const LogicalTensor& tensor,
     return DecodePiece(layout.pieces[0], layout.encoding, begin * row, n, to,
                        target);
   }
-  // Row blocks and experts: equal pieces, `per_row` of them for one expert.
+  // Row blocks and experts: equal pieces, of which the range may cut the first
+  // and the last.
   const int64_t pieces = static_cast<int64_t>(layout.pieces.size());
-  const int64_t piece_elements = tensor.num_elements() / pieces;
-  const bool experts = layout.form == DiskLayout::Form::kPerExpert;
-  const int64_t first = experts ? begin * pieces / tensor.shape[0] : 0;
-  const int64_t last = experts ? end * pieces / tensor.shape[0] : pieces;
-  for (int64_t i = first; i < last; ++i) {
-    CADRE_RETURN_IF_ERROR(DecodePiece(layout.pieces[i], layout.encoding, 0,
-                                      piece_elements, to, target));
-    target += piece_elements * SizeOf(to);
+  const int64_t per_piece = tensor.num_elements() / pieces;
+  for (int64_t at = begin * row; at < end * row;) {
+    const int64_t piece = at / per_piece;
+    const int64_t stop = std::min((piece + 1) * per_piece, end * row);
+    CADRE_RETURN_IF_ERROR(DecodePiece(layout.pieces[piece], layout.encoding,
+                                      at - piece * per_piece, stop - at, to,
+                                      target));
+    target += (stop - at) * SizeOf(to);
+    at = stop;
   }
   return absl::OkStatus();
 }
 
-absl::Status ModelDir::Read(absl::string_view reference_name,
-                            Tensor out) const {
+absl::Status ModelDir::ReadRows(absl::string_view reference_name, int64_t begin,
+                                int64_t end, Tensor out) const {
   const LogicalTensor* tensor = Find(reference_name);
   if (tensor == nullptr) {
     return absl::NotFoundError(absl::StrCat(impl_->spec.model_type,
                                             " has no tensor ", reference_name));
   }
-  return Annotate(impl_->ReadRange(*tensor, 0, tensor->shape[0], out),
-                  impl_->path);
+  if (begin < 0 || end < begin || end > tensor->shape[0]) {
+    return absl::InvalidArgumentError(absl::StrCat("rows ", begin, " to ", end,
+                                                   " of ", reference_name, " ",
+                                                   ShapeString(tensor->shape)));
+  }
+  return Annotate(impl_->ReadRange(*tensor, begin, end, out), impl_->path);
+}
+
+absl::Status ModelDir::Read(absl::string_view reference_name,
+                            Tensor out) const {
+  const LogicalTensor* tensor = Find(reference_name);
+  return ReadRows(reference_name, 0, tensor != nullptr ? tensor->shape[0] : 0,
+                  out);
 }
 
 absl::Status ModelDir::ReadExperts(absl::string_view reference_name,
                                    int64_t begin, int64_t end,
                                    Tensor out) const {
   const LogicalTensor* tensor = Find(reference_name);
-  if (tensor == nullptr || tensor->role != LogicalTensor::Role::kExperts) {
-    return absl::NotFoundError(absl::StrCat(
-        impl_->spec.model_type, " has no experts ", reference_name));
-  }
-  if (begin < 0 || end < begin || end > tensor->shape[0]) {
+  if (tensor != nullptr && tensor->role != LogicalTensor::Role::kExperts) {
     return absl::InvalidArgumentError(
-        absl::StrCat("experts ", begin, " to ", end, " of ", reference_name,
-                     ", which has ", tensor->shape[0]));
+        absl::StrCat("tensor ", reference_name, " holds no experts"));
   }
-  return Annotate(impl_->ReadRange(*tensor, begin, end, out), impl_->path);
+  return ReadRows(reference_name, begin, end, out);
 }
 
 std::map<std::string, int64_t> ModelDir::BytesByDType() const {

@@ -80,6 +80,10 @@ class ModelDir {
   absl::Status ReadExperts(absl::string_view reference_name, int64_t begin,
                            int64_t end, Tensor out) const;
 
+  // Rows [begin, end) of the leading dim of any tensor.
+  absl::Status ReadRows(absl::string_view reference_name, int64_t begin,
+                        int64_t end, Tensor out) const;
+
   // Tensors that are not read (vision, multi-token prediction).
   struct Skipped {
     std::vector<std::string> names;

@@ -44,7 +44,7 @@ struct ModelDir::Impl {
       const std::vector<std::pair<std::string, std::string>>& placed,
       int max_problems);
 
-  // Rows [begin, end) of the leading dim; for form kRowBlocks all of them.
+  // Rows [begin, end) of the leading dim.
   absl::Status ReadRange(const LogicalTensor& tensor, int64_t begin,
                          int64_t end, const Tensor& out) const;
   absl::Status DecodePiece(const DiskPiece& piece,

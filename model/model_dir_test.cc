@@ -78,7 +78,9 @@ TEST(ModelDir, TensorsAreTheReferenceGradients) {
       if (gradient == nullptr) continue;
       ++trained;
       EXPECT_EQ(gradient->num_elements(), tensor.num_elements()) << tensor.name;
-      if (!tensor.any_shape) EXPECT_EQ(gradient->shape, tensor.shape);
+      if (!tensor.any_shape) {
+        EXPECT_EQ(gradient->shape, tensor.shape);
+      }
     }
     EXPECT_EQ(trained, gradients.tensors().size());
     EXPECT_EQ(dir.skipped().names.size(), arch == "glm5_next" ? 25u : 0u);
