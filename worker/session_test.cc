@@ -1,0 +1,318 @@
+// The order of events in a session, with an engine that does what the test
+// says. Training for real is tested in worker/train and tests/cluster.
+#include "worker/session.h"
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "base/metrics/registry.h"
+#include "base/status_matchers.h"
+#include "worker/checkpoint/checkpoint.h"
+
+namespace cadre {
+namespace {
+
+using cadre::v1::Assignment;
+using cadre::v1::DesiredRun;
+using cadre::v1::EndedState;
+using cadre::v1::Report;
+using cadre::v1::SyncRequest;
+using ::testing::HasSubstr;
+
+// What a test wants the engine to do.
+struct Script {
+  absl::Status create = absl::OkStatus();
+  std::function<absl::StatusOr<TrainOutcome>(TrainObserver*)> train =
+      [](TrainObserver*) { return TrainOutcome::kFinished; };
+  absl::StatusOr<ExportedArtifact> artifact =
+      ExportedArtifact{.kind = "adapter", .dir = "/out/adapter", .bytes = 9};
+  absl::Notification aborted;
+  TrainerOptions seen;
+};
+
+class ScriptedTrainer final : public Trainer {
+ public:
+  ScriptedTrainer(Script* script, TrainObserver* observer)
+      : script_(script), observer_(observer) {}
+  absl::StatusOr<TrainOutcome> Train() override {
+    observer_->OnPhase(TrainPhase::kTrain);
+    return script_->train(observer_);
+  }
+  absl::StatusOr<ExportedArtifact> Export() override {
+    return script_->artifact;
+  }
+  void Abort() override {
+    if (!script_->aborted.HasBeenNotified()) script_->aborted.Notify();
+  }
+  int64_t step() const override { return 5; }
+  int64_t total_steps() const override { return 5; }
+  int64_t collective_seq() const override { return 11; }
+
+ private:
+  Script* const script_;
+  TrainObserver* const observer_;
+};
+
+class ScriptedBackend final : public DeviceBackend {
+ public:
+  explicit ScriptedBackend(Script* script) : script_(script) {}
+  const DeviceFacts& facts() const override { return facts_; }
+  absl::Status CanTrain() const override { return absl::OkStatus(); }
+  absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(
+      const TrainerRequest& request) override {
+    script_->seen = request.options;
+    if (!script_->create.ok()) return script_->create;
+    return std::make_unique<ScriptedTrainer>(script_, request.observer);
+  }
+
+ private:
+  Script* const script_;
+  const DeviceFacts facts_{.backend = "cpu"};
+};
+
+class SessionTest : public ::testing::Test {
+ protected:
+  SessionTest() {
+    assignment_.set_job("jobs/a");
+    assignment_.set_attempt_epoch(2);
+    assignment_.mutable_plan()->set_world_size(1);
+    assignment_.set_total_steps(5);
+    options_.backend = &backend_;
+    options_.metrics = &metrics_;
+  }
+  void SetUp() override {
+    dir_ = std::filesystem::path(::testing::TempDir()) /
+           ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove_all(dir_);
+    std::filesystem::create_directories(dir_);
+  }
+
+  // Runs the session to its end; orders must have been given, or come from the
+  // script.
+  EndedState Run() {
+    RunSession(options_, assignment_, &link_);
+    SyncRequest state;
+    link_.FillState(&state);
+    reports_.AppendTo(&state);
+    sent_ = {state.reports().begin(), state.reports().end()};
+    return state.ended();
+  }
+
+  // A save of one file at step 5, as a trainer reports it.
+  FilesSaved SaveFile() {
+    const std::string content = "0123456789";
+    std::ofstream(dir_ / "rank-state-00000.json") << content;
+    FilesSaved saved;
+    saved.step = 5;
+    saved.dir = dir_.string();
+    saved.files = {{.path = "rank-state-00000.json",
+                    .bytes = 10,
+                    .sha256 = "84d89877f0d4041efb6bf91a16f0248f2fd573e6af05c19f"
+                              "96bedb9f882f7882"}};
+    saved.manifest.job = "jobs/a";
+    saved.manifest.attempt_epoch = 2;
+    saved.manifest.step = 5;
+    saved.manifest.method = "lora";
+    return saved;
+  }
+  // What the coordinator orders after it.
+  void OrderSeal(const FilesSaved& saved) {
+    SealRequest request{.step = saved.step};
+    auto& file = request.files.emplace_back();
+    file.set_path(saved.files[0].path);
+    file.set_bytes(saved.files[0].bytes);
+    file.set_sha256(saved.files[0].sha256);
+    link_.RequestSeal(request);
+  }
+
+  std::filesystem::path dir_;
+  Script script_;
+  ScriptedBackend backend_{&script_};
+  MetricsRegistry registry_;
+  WorkerMetrics metrics_{&registry_, {}};
+  ReportBuffer reports_;
+  SessionLink link_{2, &reports_, [] {}};
+  Assignment assignment_;
+  SessionOptions options_;
+  std::vector<Report> sent_;
+};
+
+TEST_F(SessionTest, RunsThroughAndReportsTheResult) {
+  link_.SetTarget(DesiredRun::TARGET_EXPORT);
+  const EndedState ended = Run();
+  EXPECT_EQ(ended.result(), EndedState::RESULT_DONE);
+  EXPECT_EQ(ended.step(), 5);
+  EXPECT_EQ(script_.seen.training.max_steps, 5);
+  ASSERT_EQ(sent_.size(), 1u);
+  EXPECT_EQ(sent_[0].attempt_epoch(), 2);
+  EXPECT_EQ(sent_[0].artifact().kind(), "adapter");
+  EXPECT_EQ(sent_[0].artifact().storage_path(), "/out/adapter");
+}
+
+TEST_F(SessionTest, StepsBecomeProgressScalarsAndLoads) {
+  link_.SetTarget(DesiredRun::TARGET_EXPORT);
+  SyncRequest during;
+  script_.train = [&](TrainObserver* observer) {
+    for (int step = 1; step <= 5; ++step) {
+      StepMetrics metrics;
+      metrics.step = step;
+      metrics.total_steps = 5;
+      metrics.loss = 3.0 / step;
+      metrics.step_seconds = 2.0;
+      metrics.expert_tokens = {{1, 3}};
+      observer->OnStep(metrics);
+    }
+    link_.FillState(&during);
+    return TrainOutcome::kFinished;
+  };
+  EXPECT_EQ(Run().result(), EndedState::RESULT_DONE);
+  EXPECT_EQ(during.running().step(), 5);
+  EXPECT_EQ(during.running().collective_seq(), 11);
+  const auto& progress = during.running().progress();
+  EXPECT_EQ(progress.step(), 5);
+  EXPECT_DOUBLE_EQ(progress.percent(), 100.0);
+  EXPECT_DOUBLE_EQ(progress.first_loss(), 3.0);
+  EXPECT_DOUBLE_EQ(progress.loss(), 0.6);
+  EXPECT_DOUBLE_EQ(progress.expert_balancedness(), 2.0 / 3.0);
+  EXPECT_TRUE(progress.estimate_ready());
+  int scalars = 0;
+  for (const Report& report : sent_) {
+    scalars += report.has_scalars();
+    if (!report.has_expert_loads()) continue;
+    EXPECT_EQ(report.expert_loads().first_step(), 1);
+    EXPECT_EQ(report.expert_loads().last_step(), 5);
+    EXPECT_EQ(report.expert_loads().layers(0).tokens(1), 15);
+  }
+  EXPECT_EQ(scalars, 5);
+}
+
+TEST_F(SessionTest, AStopWithASaveEndsWhenRankZeroHasSealed) {
+  link_.SetTarget(DesiredRun::TARGET_TRAIN);
+  const FilesSaved saved = SaveFile();
+  script_.train = [&](TrainObserver* observer) {
+    link_.RequestStop(cadre::v1::STOP_MODE_CHECKPOINT, "pause");
+    EXPECT_TRUE(observer->StopRequested());
+    observer->OnPhase(TrainPhase::kSave);
+    observer->OnFilesSaved(saved);
+    return TrainOutcome::kStopped;
+  };
+  std::thread coordinator([&] {
+    // As soon as the files are reported, whenever that is.
+    SyncRequest request;
+    while (request.reports_size() == 0) {
+      std::this_thread::yield();
+      reports_.AppendTo(&request);
+    }
+    EXPECT_EQ(request.reports(0).files_saved().files(0).bytes(), 10);
+    OrderSeal(saved);
+  });
+  const EndedState ended = Run();
+  coordinator.join();
+  EXPECT_EQ(ended.result(), EndedState::RESULT_STOPPED);
+  EXPECT_EQ(ended.evidence(), "pause");
+  ASSERT_EQ(sent_.size(), 2u);
+  EXPECT_EQ(sent_[1].checkpoint_sealed().step(), 5);
+  EXPECT_OK(VerifyCheckpoint(dir_.string(),
+                             sent_[1].checkpoint_sealed().manifest_sha256())
+                .status());
+}
+
+TEST_F(SessionTest, AnotherRankThanZeroDoesNotWaitForTheSeal) {
+  assignment_.set_rank(1);
+  assignment_.mutable_plan()->set_world_size(2);
+  link_.SetTarget(DesiredRun::TARGET_TRAIN);
+  script_.train = [&](TrainObserver* observer) {
+    link_.RequestStop(cadre::v1::STOP_MODE_CHECKPOINT, "pause");
+    observer->OnFilesSaved(SaveFile());
+    return TrainOutcome::kStopped;
+  };
+  EXPECT_EQ(Run().result(), EndedState::RESULT_STOPPED);
+}
+
+TEST_F(SessionTest, ASealThatFailsIsAnEventAndTrainingGoesOn) {
+  link_.SetTarget(DesiredRun::TARGET_EXPORT);
+  FilesSaved saved = SaveFile();
+  script_.train = [&](TrainObserver* observer) {
+    observer->OnFilesSaved(saved);
+    saved.files[0].bytes = 11;  // not what is on disk
+    OrderSeal(saved);
+    StepMetrics metrics;
+    metrics.step = metrics.total_steps = 5;
+    observer->OnStep(metrics);
+    return TrainOutcome::kFinished;
+  };
+  EXPECT_EQ(Run().result(), EndedState::RESULT_DONE);
+  int failed = 0;
+  for (const Report& report : sent_) {
+    failed += report.event().type() == "CHECKPOINT_FAILED";
+  }
+  EXPECT_EQ(failed, 1);
+}
+
+TEST_F(SessionTest, AStopNowAbortsTrainingAndIsNoError) {
+  link_.SetTarget(DesiredRun::TARGET_TRAIN);
+  script_.train = [&](TrainObserver*) -> absl::StatusOr<TrainOutcome> {
+    link_.RequestStop(cadre::v1::STOP_MODE_NOW, "cancelled");
+    script_.aborted.WaitForNotification();  // as inside a collective
+    return absl::AbortedError("aborted");
+  };
+  const EndedState ended = Run();
+  EXPECT_EQ(ended.result(), EndedState::RESULT_ABORTED);
+  EXPECT_EQ(ended.evidence(), "cancelled");
+}
+
+TEST_F(SessionTest, AStopBeforeTrainingEndsWithoutTraining) {
+  link_.RequestStop(cadre::v1::STOP_MODE_CHECKPOINT, "pause");
+  script_.train = [](TrainObserver*) -> absl::StatusOr<TrainOutcome> {
+    ADD_FAILURE() << "trained";
+    return TrainOutcome::kFinished;
+  };
+  EXPECT_EQ(Run().result(), EndedState::RESULT_STOPPED);
+}
+
+TEST_F(SessionTest, AnErrorOfPreparingIsTheUsers) {
+  script_.create = absl::NotFoundError("/m/config.json: no such file");
+  const EndedState ended = Run();
+  EXPECT_EQ(ended.result(), EndedState::RESULT_ERROR);
+  EXPECT_EQ(ended.cause(), cadre::v1::FAILURE_CAUSE_USER);
+  EXPECT_THAT(ended.status().message(), HasSubstr("/m/config.json"));
+}
+
+TEST_F(SessionTest, AnErrorOfTrainingAbortsThePeers) {
+  link_.SetTarget(DesiredRun::TARGET_TRAIN);
+  script_.train = [](TrainObserver*) -> absl::StatusOr<TrainOutcome> {
+    return absl::OutOfRangeError("10 non-finite steps in a row");
+  };
+  const EndedState ended = Run();
+  EXPECT_EQ(ended.cause(), cadre::v1::FAILURE_CAUSE_NUMERIC);
+  EXPECT_FALSE(ended.secondary());
+  EXPECT_TRUE(script_.aborted.HasBeenNotified());
+}
+
+TEST_F(SessionTest, RunningOutOfMemoryIsToldAsSuch) {
+  link_.SetTarget(DesiredRun::TARGET_TRAIN);
+  script_.train = [](TrainObserver*) -> absl::StatusOr<TrainOutcome> {
+    throw std::bad_alloc();
+  };
+  EXPECT_EQ(Run().cause(), cadre::v1::FAILURE_CAUSE_OUT_OF_MEMORY);
+}
+
+TEST_F(SessionTest, RemovesCheckpointsBetweenSteps) {
+  link_.SetTarget(DesiredRun::TARGET_EXPORT);
+  const auto old = dir_ / "step-00000001.attempt-1";
+  std::filesystem::create_directory(old);
+  link_.RequestRemovals({old.string(), dir_.string()});
+  EXPECT_EQ(Run().result(), EndedState::RESULT_DONE);
+  EXPECT_FALSE(std::filesystem::exists(old));
+  EXPECT_TRUE(std::filesystem::exists(dir_));  // not a checkpoint's name
+}
+
+}  // namespace
+}  // namespace cadre
