@@ -230,7 +230,7 @@ absl::Status WriteWeights(const ModelDir& base, const TensorSource& source,
       {{"metadata", Json::Object({{"total_size", Json::Int(total), 0}}), 0},
        {"weight_map", Json::Object(std::move(map)), 0}});
   return WriteFileAtomic(dir + "/model.safetensors.index.json",
-                         WriteJson(index, 2) + "\n");
+                         WriteJson(index, {.indent = 2}) + "\n");
 }
 
 // Without quantization_config, at top level and in text_config.
@@ -254,7 +254,7 @@ absl::StatusOr<std::string> NewConfig(const ModelDir& base) {
   }
   if (!quantised) return base.config_json();
   CADRE_ASSIGN_OR_RETURN(const Json config, ParseJson(base.config_json()));
-  return WriteJson(WithoutQuantization(config), 2) + "\n";
+  return WriteJson(WithoutQuantization(config), {.indent = 2}) + "\n";
 }
 
 absl::Status FsError(absl::string_view action, const std::string& path,

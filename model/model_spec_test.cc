@@ -164,6 +164,10 @@ TEST(ParseModelSpec, ResolvesYarn) {
                          "\"rope_theta\": 10000, \"rope_parameters\": "
                          "{\"rope_theta\": 50000}"),
                 "rope_theta");
+  ExpectRefused(Replaced(old, "\"rope_theta\": 10000",
+                         "\"rope_parameters\": {\"rope_type\": \"yarn\", "
+                         "\"factor\": 8}"),
+                "factor is 40 here and 8 elsewhere");
 }
 
 TEST(ParseModelSpec, ReadsIndexTypesFromAllForms) {

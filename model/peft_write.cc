@@ -247,7 +247,7 @@ std::string NewConfig(const PeftAdapter& adapter, const PeftNames& names) {
   add("task_type", Json::String("CAUSAL_LM"));
   add("use_dora", Json::Bool(false));
   add("use_rslora", Json::Bool(adapter.plan.rslora));
-  return WriteJson(Json::Object(std::move(members)), 2);
+  return WriteJson(Json::Object(std::move(members)), {.indent = 2});
 }
 
 // One tensor of the file and how to make it.

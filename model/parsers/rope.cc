@@ -86,6 +86,12 @@ RopeSpec ReadRope(JsonConfig& config, const RopeOptions& options) {
                                  type, "\""));
     }
   }
+  // A number stated in both dicts must be the same.
+  for (const char* name :
+       {"factor", "original_max_position_embeddings", "beta_fast", "beta_slow",
+        "mscale", "mscale_all_dim", "attention_factor"}) {
+    ReadEverywhere(config, name);
+  }
   CheckRopeFields(config.Object("rope_parameters"), options.mrope);
   CheckRopeFields(config.Object("rope_scaling"), options.mrope);
   if (type == "default") return rope;
