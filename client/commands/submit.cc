@@ -2,12 +2,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/rpc/error.h"
 #include "client/commands/commands.h"
 #include "client/commands/job_file.h"
 #include "client/commands/watch_job.h"
 #include "client/exit_codes.h"
 #include "client/render/diagnostics.h"
 #include "client/render/progress.h"
+#include "plan/model_facts.h"
+#include "plan/validate.h"
 
 namespace cadre::client {
 namespace {
@@ -35,6 +38,32 @@ absl::StatusOr<v1::CreateJobResponse> Send(const Context& context,
   PlaceDiagnostics(file.marks, 50, &warnings);
   context.Note(
       RenderDiagnostics(warnings, file.path, file.text, context.terminal));
+  return response;
+}
+
+// What the coordinator would answer, but for the data files and the folders
+// that its configuration allows.
+absl::StatusOr<v1::CreateJobResponse> CheckLocally(const Context& context,
+                                                   const JobFile& file) {
+  const ModelFacts facts =
+      LoadModelFacts(ResolveJob(file.spec, file.base_dir).model());
+  Validated checked =
+      ValidateJob(file.spec, {.base_dir = file.base_dir}, &facts);
+  PlaceDiagnostics(file.marks, 50, &checked.diagnostics);
+  if (!checked.ok()) {
+    absl::Status status =
+        Error(absl::StatusCode::kInvalidArgument, "JOB_FILE_INVALID",
+              absl::StrCat(file.path, " is not a valid job file"));
+    AddDetail(checked.diagnostics, &status);
+    return status;
+  }
+  context.Note(RenderDiagnostics(checked.diagnostics, file.path, file.text,
+                                 context.terminal));
+  v1::CreateJobResponse response;
+  *response.mutable_job()->mutable_spec() = file.spec;
+  *response.mutable_job()->mutable_config_snapshot() = checked.spec;
+  *response.mutable_plan() = checked.plan;
+  *response.mutable_diagnostics() = checked.diagnostics;
   return response;
 }
 
@@ -98,7 +127,8 @@ int Validate(const Context& context, const ValidateArgs& args) {
   if (!file.ok()) return context.Fail(file.status(), args.file);
   v1::CreateJobRequest request = RequestFor(*file, !args.set.empty());
   request.set_validate_only(true);
-  auto response = Send(context, *file, std::move(request));
+  auto response = args.local ? CheckLocally(context, *file)
+                             : Send(context, *file, std::move(request));
   if (!response.ok()) {
     return context.Fail(response.status(), file->path, file->text);
   }
