@@ -33,8 +33,10 @@ absl::Status Load(const v1::ModelSpec& spec, ModelFacts* facts) {
     return absl::OkStatus();
   }
   if (!IsFolder(spec.path())) {
-    return absl::NotFoundError(absl::StrCat("there is no folder ", spec.path(),
-                                            " on the coordinator's machine"));
+    return absl::NotFoundError(
+        absl::StrCat("there is no folder ", spec.path(), " where this runs; ",
+                     "model.path names a model folder that coordinator and ",
+                     "workers can read"));
   }
   if (!IsFile(absl::StrCat(spec.path(), "/config.json"))) {
     return absl::NotFoundError(
