@@ -31,7 +31,9 @@ namespace cadre {
 
 class Clock;
 class Model;
+class ModelDir;
 class PackedDataset;
+struct PeftAdapter;
 
 // One optimizer step, equal on every rank but for the seconds.
 struct StepMetrics {
@@ -107,6 +109,12 @@ struct TrainerInputs {
   std::unique_ptr<PackedDataset> train;
   std::unique_ptr<PackedDataset> eval;  // may be null
   std::string base_fingerprint;         // compared on resume
+  // LoRA: plan, layout and configuration; its weights are the model's.
+  std::unique_ptr<PeftAdapter> adapter;
+  // Where the base came from: what an exported checkpoint is modelled on. Null
+  // with random_init.
+  std::unique_ptr<ModelDir> base;
+  std::string config_json;  // of the base
   Exec exec;
 };
 

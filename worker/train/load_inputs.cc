@@ -1,0 +1,208 @@
+#include "worker/train/load_inputs.h"
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "base/text/encode.h"
+#include "base/text/record.h"
+#include "model/lora_targets.h"
+#include "model/model_dir.h"
+#include "model/peft_adapter.h"
+#include "model/sha256.h"
+#include "worker/data/packed_dataset.h"
+#include "worker/model/model.h"
+
+namespace cadre {
+namespace {
+
+absl::StatusOr<PackedDatasetOptions> DatasetOptions(
+    const TrainerOptions& options) {
+  PackedDatasetOptions out;
+  CADRE_ASSIGN_OR_RETURN(out.format, ParseDataFormat(options.data.format));
+  CADRE_ASSIGN_OR_RETURN(out.encode.loss_on, ParseLossOn(options.data.loss_on));
+  CADRE_ASSIGN_OR_RETURN(out.encode.too_long,
+                         ParseTooLong(options.data.too_long));
+  out.encode.max_seq_len = options.data.max_seq_len;
+  out.packing = options.data.packing;
+  out.shuffle = options.data.shuffle;
+  out.seed = options.training.seed;
+  out.global_batch_size = options.training.global_batch_size;
+  out.micro_batch_size = options.training.micro_batch_size;
+  out.rank = options.rank;
+  out.num_ranks = options.mesh.world_size;
+  return out;
+}
+
+absl::Status LoadData(const TrainerOptions& options, TrainObserver* observer,
+                      TrainerInputs* inputs) {
+  const int64_t total = options.data.eval.empty() ? 2 : 3;
+  observer->OnPreparing("data", 0, total);
+  const std::string& folder = options.model.tokenizer.empty()
+                                  ? options.model.path
+                                  : options.model.tokenizer;
+  CADRE_ASSIGN_OR_RETURN(const std::unique_ptr<const TextEncoder> encoder,
+                         TextEncoder::Load(folder));
+  observer->OnPreparing("data", 1, total);
+  CADRE_ASSIGN_OR_RETURN(const PackedDatasetOptions dataset,
+                         DatasetOptions(options));
+  CADRE_ASSIGN_OR_RETURN(inputs->train, PackedDataset::Load(options.data.train,
+                                                            *encoder, dataset));
+  observer->OnPreparing("data", 2, total);
+  if (options.data.eval.empty()) return absl::OkStatus();
+  CADRE_ASSIGN_OR_RETURN(
+      inputs->eval, PackedDataset::Load(options.data.eval, *encoder, dataset));
+  observer->OnPreparing("data", 3, total);
+  return absl::OkStatus();
+}
+
+// The base's configuration and, unless it starts at random, its folder.
+absl::StatusOr<ModelSpec> OpenBase(const TrainerOptions& options,
+                                   TrainerInputs* inputs) {
+  const TrainModelOptions& model = options.model;
+  if (!model.random_init) {
+    CADRE_ASSIGN_OR_RETURN(ModelDir dir, ModelDir::Open(model.path));
+    inputs->base = std::make_unique<ModelDir>(std::move(dir));
+    inputs->base_fingerprint = inputs->base->Fingerprint();
+    inputs->config_json = inputs->base->config_json();
+    return inputs->base->spec();
+  }
+  const std::string path =
+      model.config.empty() ? model.path + "/config.json" : model.config;
+  CADRE_ASSIGN_OR_RETURN(inputs->config_json, ReadFile(path));
+  absl::StatusOr<ModelSpec> spec = ParseModelSpec(inputs->config_json);
+  if (!spec.ok()) return Annotate(spec.status(), path);
+  Sha256 sha;
+  sha.Update(inputs->config_json);
+  inputs->base_fingerprint =
+      absl::StrCat("random-", options.training.seed, "-", sha.HexDigest());
+  return spec;
+}
+
+absl::StatusOr<std::unique_ptr<PeftAdapter>> MakeAdapter(
+    const TrainerOptions& options, const ModelSpec& spec,
+    TrainObserver* observer) {
+  const TuningOptions& tuning = options.tuning;
+  if (tuning.shared_experts_adapter) {
+    return absl::InvalidArgumentError(
+        "tuning.lora_expert_layout: shared is not supported by this release; "
+        "use per_expert");
+  }
+  PeftAdapter adapter;
+  if (!options.model.init_adapter.empty()) {
+    CADRE_ASSIGN_OR_RETURN(adapter,
+                           ReadPeftAdapter(options.model.init_adapter, spec));
+    observer->OnEvent(
+        "ADAPTER_IMPORTED",
+        absl::StrCat(options.model.init_adapter, ": ",
+                     adapter.plan.modules.size(),
+                     " modules; its targets, rank and alpha count, those of "
+                     "the job do not"));
+    if (!adapter.skipped.empty()) {
+      observer->OnEvent("ADAPTER_SKIPPED",
+                        absl::StrCat(adapter.skipped.size(),
+                                     " tensors of modules that are not "
+                                     "trained are kept as they are"));
+    }
+  } else {
+    CADRE_ASSIGN_OR_RETURN(
+        adapter.plan, PlanLora(spec, {.rank = tuning.lora_rank,
+                                      .alpha = tuning.lora_alpha,
+                                      .rslora = tuning.rank_stabilized,
+                                      .dropout = tuning.lora_dropout,
+                                      .targets = tuning.lora_target_modules}));
+    adapter.base_model_name_or_path = options.model.path;
+    adapter.revision = options.model.revision;
+    for (const std::string& warning : adapter.plan.warnings) {
+      observer->OnEvent("ADAPTER_TARGETS", warning);
+    }
+  }
+  adapter.plan.dropout = tuning.lora_dropout;
+  return std::make_unique<PeftAdapter>(std::move(adapter));
+}
+
+absl::Status CopyTo(ParameterRegistry& parameters, const std::string& name,
+                    const std::vector<float>& values) {
+  Parameter* parameter = parameters.Find(name);
+  if (parameter == nullptr ||
+      parameter->value.num_elements() != static_cast<int64_t>(values.size())) {
+    return absl::InternalError(absl::StrCat(
+        "adapter tensor ", name, " of ", values.size(),
+        " elements does not fit the model's ",
+        parameter == nullptr ? "nothing" : parameter->value.DebugString()));
+  }
+  std::memcpy(parameter->value.raw(), values.data(),
+              values.size() * sizeof(float));
+  return absl::OkStatus();
+}
+
+absl::Status LoadModel(const TrainerOptions& options, const Exec& exec,
+                       TrainObserver* observer, TrainerInputs* inputs) {
+  observer->OnPreparing("model", 0, 2);
+  CADRE_ASSIGN_OR_RETURN(const ModelSpec spec, OpenBase(options, inputs));
+  for (const std::string& warning : spec.warnings) {
+    observer->OnEvent("MODEL_CONFIG", warning);
+  }
+  if (spec.max_positions > 0 && options.data.max_seq_len > spec.max_positions) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data.max_seq_len is ", options.data.max_seq_len,
+                     ", the model reaches ", spec.max_positions, " positions"));
+  }
+  ModelOptions model_options;
+  model_options.exec = exec;
+  model_options.activation_checkpointing =
+      options.model.activation_checkpointing;
+  model_options.dropout_seed = options.training.seed;
+  if (options.tuning.method == TuningOptions::Method::kLora) {
+    CADRE_ASSIGN_OR_RETURN(inputs->adapter,
+                           MakeAdapter(options, spec, observer));
+    model_options.lora = inputs->adapter->plan;
+  } else if (!options.model.init_adapter.empty()) {
+    return absl::InvalidArgumentError(
+        "model.adapter is set with tuning.method: full; an adapter can only "
+        "be continued with tuning.method: lora");
+  }
+  CADRE_ASSIGN_OR_RETURN(inputs->model,
+                         Model::Create(spec, std::move(model_options)));
+  observer->OnPreparing("model", 1, 2);
+  if (inputs->base != nullptr) {
+    CADRE_RETURN_IF_ERROR(inputs->model->LoadWeights(*inputs->base));
+  } else {
+    inputs->model->InitWeights(options.training.seed);
+  }
+  if (inputs->adapter != nullptr) {
+    if (inputs->adapter->weights.empty()) {
+      inputs->model->InitAdapter(options.training.seed);
+    }
+    ParameterRegistry& parameters = inputs->model->parameters();
+    for (size_t i = 0; i < inputs->adapter->weights.size(); ++i) {
+      const LoraModule& module = inputs->adapter->plan.modules[i];
+      const AdapterWeights& weights = inputs->adapter->weights[i];
+      CADRE_RETURN_IF_ERROR(CopyTo(parameters, module.a_name(), weights.a));
+      CADRE_RETURN_IF_ERROR(CopyTo(parameters, module.b_name(), weights.b));
+    }
+    // The model holds them now.
+    inputs->adapter->weights.clear();
+  }
+  observer->OnPreparing("model", 2, 2);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<TrainerInputs> LoadTrainerInputs(const TrainerOptions& options,
+                                                const Exec& exec,
+                                                TrainObserver* observer) {
+  TrainerInputs inputs;
+  inputs.exec = exec;
+  CADRE_RETURN_IF_ERROR(LoadData(options, observer, &inputs));
+  CADRE_RETURN_IF_ERROR(LoadModel(options, exec, observer, &inputs));
+  return inputs;
+}
+
+}  // namespace cadre

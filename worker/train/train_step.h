@@ -1,0 +1,77 @@
+#ifndef CADRE_WORKER_TRAIN_TRAIN_STEP_H_
+#define CADRE_WORKER_TRAIN_TRAIN_STEP_H_
+
+// One optimizer step and one evaluation pass of one rank, together with its
+// peers: micro-batches, loss, gradient sums, norm, update. Knows nothing of
+// files, stops or schedules. Not thread-safe; owns the optimizer and the
+// reduction buffers, views the rest.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "kernels/common/exec.h"
+#include "worker/comm/communicator.h"
+#include "worker/data/packed_dataset.h"
+#include "worker/model/model.h"
+#include "worker/shard/gradient_reducer.h"
+#include "worker/shard/optimizer.h"
+#include "worker/train/trainer.h"
+
+namespace cadre {
+
+struct TrainStepOptions {
+  Exec exec;
+  OptimizerOptions optimizer;
+  int64_t micro_batches = 1;  // a step and rank
+};
+
+class TrainStepRunner {
+ public:
+  // All pointers outlive it.
+  static absl::StatusOr<std::unique_ptr<TrainStepRunner>> Create(
+      const TrainStepOptions& options, Model* model, Communicator* world,
+      const GradientGroups& groups, Clock* clock);
+
+  // Trains on `data` (this rank's share of step `step`, which may be empty).
+  // Fills what it knows of the metrics. A loss or norm that is not finite
+  // updates nothing and sets `skipped`.
+  absl::StatusOr<StepMetrics> Run(const TrainStep& data, int64_t step,
+                                  double learning_rate);
+
+  // Loss per target over all ranks' batches (the same number on each).
+  absl::StatusOr<EvalMetrics> Evaluate(const std::vector<Batch>& batches);
+
+  Optimizer& optimizer() { return *optimizer_; }
+
+ private:
+  // What the micro-batches of this rank add up to.
+  struct Totals {
+    double loss_sum = 0.0;
+    double aux_sum = 0.0;
+    std::vector<std::vector<int64_t>> expert_tokens;
+  };
+
+  TrainStepRunner(const TrainStepOptions& options, Model* model,
+                  Communicator* world, const GradientGroups& groups,
+                  Clock* clock);
+  void ZeroGradients();
+  absl::StatusOr<Totals> ForwardBackward(const TrainStep& data, int64_t step,
+                                         int64_t global_targets);
+  absl::Status ReduceTotals(Totals* totals);
+
+  const TrainStepOptions options_;
+  Model* const model_;
+  Communicator* const world_;
+  Clock* const clock_;
+  GradientReducer reducer_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::vector<int64_t> experts_per_layer_;
+};
+
+}  // namespace cadre
+
+#endif  // CADRE_WORKER_TRAIN_TRAIN_STEP_H_

@@ -1,0 +1,394 @@
+#include "worker/train/trainer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
+#include "model/model_dir.h"
+#include "model/peft_adapter.h"
+#include "plan/mesh.h"
+#include "worker/checkpoint/retention.h"
+#include "worker/comm/counting_communicator.h"
+#include "worker/data/packed_dataset.h"
+#include "worker/model/model.h"
+#include "worker/train/export.h"
+#include "worker/train/schedule.h"
+#include "worker/train/step_agreement.h"
+#include "worker/train/train_step.h"
+#include "worker/train/training_state.h"
+
+namespace cadre {
+
+TrainerInputs::TrainerInputs() = default;
+TrainerInputs::TrainerInputs(TrainerInputs&&) noexcept = default;
+TrainerInputs& TrainerInputs::operator=(TrainerInputs&&) noexcept = default;
+TrainerInputs::~TrainerInputs() = default;
+
+namespace {
+
+absl::Status CheckMesh(const TrainerOptions& options,
+                       const Communicator& world) {
+  CADRE_RETURN_IF_ERROR(Mesh::Create(options.mesh).status());
+  if (world.size() != options.mesh.world_size || world.rank() != options.rank) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the options are of rank ", options.rank, " of ",
+                     options.mesh.world_size, ", the communicator is rank ",
+                     world.rank(), " of ", world.size()));
+  }
+  const auto check = [](const char* field, int value) {
+    if (value == 1) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "parallelism.", field, " is ", value,
+        "; this release keeps all parameters on every worker, leave it unset "
+        "or set it to 1"));
+  };
+  CADRE_RETURN_IF_ERROR(
+      check("fsdp_shard_group_size", options.mesh.fsdp_shard_group_size));
+  return check("expert_parallel_size", options.mesh.expert_parallel_size);
+}
+
+absl::Status CheckBatch(const TrainerOptions& options) {
+  const TrainingOptions& training = options.training;
+  const int64_t rows = options.mesh.world_size * training.micro_batch_size;
+  if (training.micro_batch_size < 1 || training.global_batch_size < 1 ||
+      training.global_batch_size % rows != 0) {
+    const int64_t below = training.global_batch_size /
+                          std::max<int64_t>(rows, 1) *
+                          std::max<int64_t>(rows, 1);
+    return absl::InvalidArgumentError(absl::StrCat(
+        "training.global_batch_size is ", training.global_batch_size,
+        "; it must be a positive multiple of ", options.mesh.world_size,
+        " workers x training.micro_batch_size ", training.micro_batch_size,
+        ", nearest: ", std::max(below, rows), " or ", below + rows));
+  }
+  return absl::OkStatus();
+}
+
+// The first 63 bits of a hex digest, to compare digests by one number.
+int64_t ShortDigest(const std::string& hex) {
+  return static_cast<int64_t>(
+      std::strtoull(hex.substr(0, 16).c_str(), nullptr, 16) >> 1);
+}
+
+class TrainerImpl final : public Trainer {
+ public:
+  TrainerImpl(TrainerOptions options, TrainerInputs inputs,
+              std::unique_ptr<Communicator> world, TrainObserver* observer,
+              Clock* clock)
+      : options_(std::move(options)),
+        inputs_(std::move(inputs)),
+        observer_(observer),
+        clock_(clock),
+        world_(CountCollectives(std::move(world), &collective_seq_)) {}
+
+  absl::Status Init();
+
+  absl::StatusOr<TrainOutcome> Train() override;
+  absl::StatusOr<ExportedArtifact> Export() override;
+  void Abort() override { world_->Abort(); }
+  int64_t step() const override { return published_step_; }
+  int64_t total_steps() const override { return total_steps_; }
+  int64_t collective_seq() const override { return collective_seq_; }
+
+ private:
+  absl::Status Step();
+  absl::Status CountNonfinite(const StepMetrics& metrics);
+  absl::Status Evaluate();
+  absl::Status Save();
+  absl::Status ApplyRetention();
+  bool SaveIsDue() const;
+  TrainingState State() {
+    return {.options = &options_,
+            .parameters = &inputs_.model->parameters(),
+            .optimizer = &runner_->optimizer(),
+            .data = inputs_.train.get(),
+            .base_fingerprint = inputs_.base_fingerprint};
+  }
+  // The group's communicator; null for a group of one. A group that is the
+  // world shares its communicator: their collectives never overlap.
+  absl::StatusOr<Communicator*> Group(const Mesh& mesh, MeshGroup group);
+
+  const TrainerOptions options_;
+  TrainerInputs inputs_;
+  TrainObserver* const observer_;
+  Clock* const clock_;
+  std::atomic<int64_t> collective_seq_{0};
+  std::unique_ptr<Communicator> world_;
+  std::vector<std::unique_ptr<Communicator>> groups_;
+  LearningRateSchedule schedule_;
+  std::unique_ptr<TrainStepRunner> runner_;
+  std::vector<Batch> eval_batches_;
+
+  int64_t total_steps_ = 0;
+  TrainingCounters counters_;
+  std::atomic<int64_t> published_step_{0};
+  int64_t saved_step_ = -1;  // newest step with a checkpoint
+  int64_t evaluated_step_ = -1;
+  absl::Duration saved_at_;  // monotonic
+  double last_loss_ = 0.0;
+};
+
+absl::StatusOr<Communicator*> TrainerImpl::Group(const Mesh& mesh,
+                                                 MeshGroup group) {
+  const int rank = options_.rank;
+  if (mesh.GroupSize(group) == 1) return nullptr;
+  if (mesh.GroupSize(group) == mesh.world_size()) return world_.get();
+  CADRE_ASSIGN_OR_RETURN(auto part,
+                         world_->Split(mesh.GroupIndex(group, rank),
+                                       mesh.RankInGroup(group, rank)));
+  groups_.push_back(std::move(part));
+  return groups_.back().get();
+}
+
+absl::Status TrainerImpl::Init() {
+  CADRE_RETURN_IF_ERROR(CheckMesh(options_, *world_));
+  CADRE_RETURN_IF_ERROR(CheckBatch(options_));
+  const TrainingOptions& training = options_.training;
+  total_steps_ = training.max_steps > 0
+                     ? training.max_steps
+                     : inputs_.train->StepsForEpochs(training.epochs);
+  if (total_steps_ < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("training.epochs ", training.epochs, " of ",
+                     inputs_.train->rows_per_epoch(), " rows is no step"));
+  }
+  schedule_ = {.kind = training.schedule,
+               .peak = training.learning_rate,
+               .warmup_ratio = training.warmup_ratio,
+               .min_lr_ratio = training.min_lr_ratio,
+               .total_steps = total_steps_};
+  CADRE_RETURN_IF_ERROR(schedule_.Validate());
+
+  CADRE_RETURN_IF_ERROR(AgreeOnValue(world_.get(), "the job's options",
+                                     ShortDigest(ConfigHash(options_))));
+  CADRE_RETURN_IF_ERROR(
+      AgreeOnValue(world_.get(), "the number of steps", total_steps_));
+  CADRE_RETURN_IF_ERROR(AgreeOnValue(world_.get(), "the rows of the data",
+                                     inputs_.train->rows_per_epoch()));
+  CADRE_RETURN_IF_ERROR(AgreeOnValue(world_.get(), "the tokens of the data",
+                                     inputs_.train->num_tokens()));
+  CADRE_RETURN_IF_ERROR(
+      AgreeOnValue(world_.get(), "the base model",
+                   static_cast<int64_t>(
+                       std::hash<std::string>()(inputs_.base_fingerprint))));
+
+  CADRE_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Create(options_.mesh));
+  GradientGroups groups;
+  for (const MeshGroup group : kCommunicatorOrder) {
+    CADRE_ASSIGN_OR_RETURN(Communicator* const communicator,
+                           Group(mesh, group));
+    // Without shards the replica group is all ranks, and so is the expert one.
+    if (group == MeshGroup::kReplica) groups.dense = communicator;
+    if (group == MeshGroup::kExpertReplica) groups.expert = communicator;
+  }
+  CADRE_ASSIGN_OR_RETURN(
+      runner_, TrainStepRunner::Create(
+                   {.exec = inputs_.exec,
+                    .optimizer = {.beta1 = training.beta1,
+                                  .beta2 = training.beta2,
+                                  .epsilon = training.epsilon,
+                                  .weight_decay = training.weight_decay,
+                                  .max_grad_norm = training.max_grad_norm},
+                    .micro_batches =
+                        training.global_batch_size /
+                        (training.micro_batch_size * options_.mesh.world_size)},
+                   inputs_.model.get(), world_.get(), groups, clock_));
+  if (inputs_.eval != nullptr) eval_batches_ = inputs_.eval->EvalBatches();
+
+  if (!options_.checkpoint.resume_path.empty()) {
+    absl::StatusOr<TrainingCounters> resumed = Resume(State());
+    CADRE_RETURN_IF_ERROR(
+        AgreeOnStatus(world_.get(), "resuming", resumed.status()));
+    counters_ = *resumed;
+    // At step 0 only the weights were taken: this job has saved nothing yet.
+    if (counters_.step > 0) saved_step_ = counters_.step;
+    if (counters_.step > total_steps_) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("checkpoint ", options_.checkpoint.resume_path,
+                       " is at step ", counters_.step, ", the job has ",
+                       total_steps_, " steps; raise training.max_steps"));
+    }
+  }
+  published_step_ = counters_.step;
+  return absl::OkStatus();
+}
+
+bool TrainerImpl::SaveIsDue() const {
+  const TrainCheckpointOptions& checkpoint = options_.checkpoint;
+  if (checkpoint.dir.empty() || saved_step_ == counters_.step) return false;
+  return checkpoint.every > absl::ZeroDuration() &&
+         clock_->Monotonic() - saved_at_ >= checkpoint.every;
+}
+
+absl::StatusOr<TrainOutcome> TrainerImpl::Train() {
+  observer_->OnPhase(TrainPhase::kTrain);
+  saved_at_ = clock_->Monotonic();
+  const TrainCheckpointOptions& checkpoint = options_.checkpoint;
+  while (counters_.step < total_steps_) {
+    // Clocks and orders differ between ranks; one rank's wish moves them all.
+    const StepWishes mine = {.stop = observer_->StopRequested(),
+                             .save = observer_->SaveRequested() || SaveIsDue()};
+    CADRE_ASSIGN_OR_RETURN(const StepWishes agreed,
+                           AgreeOnStep(world_.get(), options_.attempt_epoch,
+                                       counters_.step, mine));
+    if (agreed.stop || agreed.save) CADRE_RETURN_IF_ERROR(Save());
+    if (agreed.stop) return TrainOutcome::kStopped;
+    CADRE_RETURN_IF_ERROR(Step());
+    const int64_t step = counters_.step;
+    if (options_.training.eval_every > 0 &&
+        step % options_.training.eval_every == 0) {
+      CADRE_RETURN_IF_ERROR(Evaluate());
+    }
+    if (checkpoint.every_steps > 0 && step % checkpoint.every_steps == 0) {
+      CADRE_RETURN_IF_ERROR(Save());
+    }
+  }
+  CADRE_RETURN_IF_ERROR(Evaluate());
+  CADRE_RETURN_IF_ERROR(Save());
+  return TrainOutcome::kFinished;
+}
+
+absl::Status TrainerImpl::Step() {
+  const absl::Duration begin = clock_->Monotonic();
+  const TrainStep data = inputs_.train->Next();
+  const double data_seconds =
+      absl::ToDoubleSeconds(clock_->Monotonic() - begin);
+  CADRE_ASSIGN_OR_RETURN(
+      StepMetrics metrics,
+      runner_->Run(data, counters_.step, schedule_.At(counters_.step)));
+  if (metrics.targets != data.global_targets) {
+    return absl::InternalError(absl::StrCat(
+        "the ranks hold ", metrics.targets, " targets of step ",
+        counters_.step + 1, ", the data has ", data.global_targets));
+  }
+  ++counters_.step;
+  counters_.trained_tokens += metrics.tokens;
+  counters_.trained_targets += metrics.targets;
+  const absl::Status usable = CountNonfinite(metrics);
+  last_loss_ = metrics.loss;
+
+  metrics.step = counters_.step;
+  metrics.total_steps = total_steps_;
+  metrics.epoch = static_cast<double>(counters_.step *
+                                      options_.training.global_batch_size) /
+                  static_cast<double>(
+                      std::max<int64_t>(1, inputs_.train->rows_per_epoch()));
+  metrics.trained_tokens = counters_.trained_tokens;
+  metrics.nonfinite_total = counters_.nonfinite_total;
+  metrics.data_seconds = data_seconds;
+  metrics.step_seconds = absl::ToDoubleSeconds(clock_->Monotonic() - begin);
+  metrics.tokens_per_second =
+      metrics.step_seconds > 0
+          ? static_cast<double>(metrics.tokens) / metrics.step_seconds
+          : 0.0;
+  published_step_ = counters_.step;
+  observer_->OnStep(metrics);
+  return usable;
+}
+
+absl::Status TrainerImpl::CountNonfinite(const StepMetrics& metrics) {
+  if (!metrics.skipped) {
+    counters_.nonfinite_in_row = 0;
+    return absl::OkStatus();
+  }
+  ++counters_.nonfinite_total;
+  ++counters_.nonfinite_in_row;
+  const std::string what =
+      absl::StrCat("step ", counters_.step, ": loss ", metrics.loss,
+                   ", gradient norm ", metrics.grad_norm);
+  observer_->OnEvent("NONFINITE_STEP",
+                     absl::StrCat(what, "; nothing was updated"));
+  if (counters_.nonfinite_in_row <= options_.training.max_nonfinite_steps) {
+    return absl::OkStatus();
+  }
+  return absl::OutOfRangeError(absl::StrCat(
+      what, "; ", counters_.nonfinite_in_row,
+      " steps in a row were not finite, training.max_nonfinite_steps is ",
+      options_.training.max_nonfinite_steps,
+      "; lower training.learning_rate or check the data"));
+}
+
+absl::Status TrainerImpl::Evaluate() {
+  if (eval_batches_.empty() || evaluated_step_ == counters_.step) {
+    return absl::OkStatus();
+  }
+  observer_->OnPhase(TrainPhase::kEval);
+  CADRE_ASSIGN_OR_RETURN(EvalMetrics metrics, runner_->Evaluate(eval_batches_));
+  metrics.step = counters_.step;
+  evaluated_step_ = counters_.step;
+  observer_->OnEval(metrics);
+  observer_->OnPhase(TrainPhase::kTrain);
+  return absl::OkStatus();
+}
+
+absl::Status TrainerImpl::Save() {
+  if (options_.checkpoint.dir.empty() || saved_step_ == counters_.step) {
+    return absl::OkStatus();
+  }
+  observer_->OnPhase(TrainPhase::kSave);
+  absl::StatusOr<FilesSaved> saved = SaveRank(State(), counters_, last_loss_);
+  if (!saved.ok()) {
+    saved =
+        Annotate(saved.status(),
+                 absl::StrCat("saving a checkpoint at step ", counters_.step));
+  }
+  CADRE_RETURN_IF_ERROR(
+      AgreeOnStatus(world_.get(), "saving a checkpoint", saved.status()));
+  saved_step_ = counters_.step;
+  saved_at_ = clock_->Monotonic();
+  observer_->OnFilesSaved(*saved);
+  if (options_.checkpoint.seal_by_trainer) {
+    CADRE_ASSIGN_OR_RETURN(const std::string sha256,
+                           SealTogether(world_.get(), *saved));
+    if (options_.rank == 0) {
+      observer_->OnSealed(saved->step, saved->dir, sha256);
+      CADRE_RETURN_IF_ERROR(ApplyRetention());
+    }
+  }
+  observer_->OnPhase(TrainPhase::kTrain);
+  return absl::OkStatus();
+}
+
+absl::Status TrainerImpl::ApplyRetention() {
+  const TrainCheckpointOptions& checkpoint = options_.checkpoint;
+  CADRE_ASSIGN_OR_RETURN(std::vector<StoredCheckpoint> stored,
+                         ListCheckpoints(checkpoint.dir));
+  for (const StoredCheckpoint& old : CheckpointsToRemove(
+           std::move(stored), checkpoint.keep_last, checkpoint.keep_every_steps,
+           options_.attempt_epoch)) {
+    CADRE_RETURN_IF_ERROR(RemoveCheckpoint(old.path));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ExportedArtifact> TrainerImpl::Export() {
+  if (options_.output.dir.empty()) return ExportedArtifact();
+  observer_->OnPhase(TrainPhase::kExport);
+  absl::StatusOr<ExportedArtifact> artifact = ExportedArtifact();
+  if (options_.rank == 0) {
+    artifact = ExportResult(options_, inputs_, counters_.step);
+  }
+  CADRE_RETURN_IF_ERROR(
+      AgreeOnStatus(world_.get(), "exporting the result", artifact.status()));
+  return artifact;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
+    TrainerOptions options, TrainerInputs inputs,
+    std::unique_ptr<Communicator> world, TrainObserver* observer,
+    Clock* clock) {
+  auto trainer = std::make_unique<TrainerImpl>(
+      std::move(options), std::move(inputs), std::move(world), observer,
+      clock == nullptr ? Clock::Real() : clock);
+  CADRE_RETURN_IF_ERROR(trainer->Init());
+  return trainer;
+}
+
+}  // namespace cadre
