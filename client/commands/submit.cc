@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/file.h"
 #include "base/rpc/error.h"
 #include "client/commands/commands.h"
 #include "client/commands/job_file.h"
@@ -39,6 +40,12 @@ absl::StatusOr<v1::CreateJobResponse> Send(const Context& context,
   context.Note(
       RenderDiagnostics(warnings, file.path, file.text, context.terminal));
   return response;
+}
+
+// An error of the file itself, with its lines where it can be read.
+int FailFile(const Context& context, const absl::Status& status,
+             const std::string& path) {
+  return context.Fail(status, path, ReadFile(path).value_or(""));
 }
 
 // What the coordinator would answer, but for the data files and the folders
@@ -91,7 +98,7 @@ std::string PlanText(const v1::Plan& plan) {
 
 int Submit(const Context& context, const SubmitArgs& args) {
   auto file = ReadJobFile(args.file, args.set);
-  if (!file.ok()) return context.Fail(file.status(), args.file);
+  if (!file.ok()) return FailFile(context, file.status(), args.file);
   v1::CreateJobRequest request = RequestFor(*file, !args.set.empty());
   request.set_request_id(args.request_id);
   auto response = Send(context, *file, std::move(request));
@@ -124,7 +131,7 @@ int Submit(const Context& context, const SubmitArgs& args) {
 
 int Validate(const Context& context, const ValidateArgs& args) {
   auto file = ReadJobFile(args.file, args.set);
-  if (!file.ok()) return context.Fail(file.status(), args.file);
+  if (!file.ok()) return FailFile(context, file.status(), args.file);
   v1::CreateJobRequest request = RequestFor(*file, !args.set.empty());
   request.set_validate_only(true);
   auto response = args.local ? CheckLocally(context, *file)

@@ -8,6 +8,16 @@
 #include "absl/strings/str_split.h"
 
 namespace cadre::client {
+namespace {
+
+// "train" of "data.train[0]".
+absl::string_view LastName(absl::string_view field) {
+  const size_t dot = field.rfind('.');
+  if (dot != absl::string_view::npos) field.remove_prefix(dot + 1);
+  return field.substr(0, field.find('['));
+}
+
+}  // namespace
 
 std::string RenderDiagnostics(const cadre::v1::Diagnostics& diagnostics,
                               absl::string_view job_file,
@@ -23,9 +33,9 @@ std::string RenderDiagnostics(const cadre::v1::Diagnostics& diagnostics,
     const bool warning =
         item.severity() == cadre::v1::Diagnostic::SEVERITY_WARNING;
     std::string message = item.message();
-    // Without a place in the file, the field says where to write it.
-    if (in_job && !item.field().empty() && item.line() == 0 &&
-        !absl::StrContains(message, item.field())) {
+    // The place may be that of an enclosing field, or none at all.
+    if (in_job && !item.field().empty() &&
+        !absl::StrContains(message, LastName(item.field()))) {
       message = absl::StrCat(item.field(), ": ", message);
     }
     absl::StrAppend(&out, terminal.Style("1", place), ": ",

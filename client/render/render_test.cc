@@ -78,6 +78,17 @@ TEST(Diagnostics, NamesTheFieldWhereThereIsNoPlace) {
             "job.yaml: error: model.path: required\n");
 }
 
+TEST(Diagnostics, NamesTheFieldWhereThePlaceIsThatOfAnother) {
+  v1::Diagnostics d;
+  auto* item = d.add_items();
+  item->set_field("data.max_seq_len");
+  item->set_line(1);
+  item->set_column(1);
+  item->set_message("4096 is above the 128 positions of the model");
+  EXPECT_THAT(RenderDiagnostics(d, "job.yaml", "data:\n", {}),
+              HasSubstr("job.yaml:1:1: error: data.max_seq_len: 4096 is"));
+}
+
 TEST(Diagnostics, DataFindingsNameTheirFile) {
   v1::Diagnostics d;
   auto* item = d.add_items();
