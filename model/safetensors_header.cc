@@ -97,9 +97,11 @@ absl::StatusOr<SafetensorInfo> ParseTensor(const std::string& name,
   }
   if (info.end < info.begin || info.end > data_bytes) {
     return TensorError(
-        name, absl::StrCat("bytes ", info.begin, " to ", info.end,
-                           " lie outside of the ", data_bytes,
-                           " bytes of data; the file is truncated or damaged"));
+        name,
+        absl::StrCat("bytes ", info.begin, " to ", info.end,
+                     " lie outside of the ", data_bytes,
+                     " bytes of data; the file is truncated or damaged; copy "
+                     "or download it again"));
   }
   if (info.end - info.begin != *bytes) {
     return TensorError(
@@ -133,7 +135,8 @@ absl::StatusOr<int64_t> SafetensorsHeaderBytes(absl::Span<const char> prefix,
   if (bytes > file_bytes - 8) {
     return absl::DataLossError(
         absl::StrCat("header of ", bytes, " bytes in a file of ", file_bytes,
-                     " bytes; the file is truncated or no safetensors file"));
+                     " bytes; the file is truncated or no safetensors file: "
+                     "copy or download it again"));
   }
   return bytes;
 }
