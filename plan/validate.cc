@@ -200,7 +200,10 @@ void CheckTuning(const v1::JobSpec& spec, Checker& check) {
     return;
   }
   check.Range<int32_t>("tuning.lora_rank", tuning.lora_rank(), 1, 512);
-  if (tuning.lora_alpha() <= 0) {
+  // A default that follows from a wrong rank is not worth a second error.
+  const bool derived =
+      tuning.lora_rank() < 1 && tuning.lora_alpha() == 2.0 * tuning.lora_rank();
+  if (tuning.lora_alpha() <= 0 && !derived) {
     check.Error("tuning.lora_alpha",
                 absl::StrCat(tuning.lora_alpha(), " must be above 0"));
   }
@@ -372,7 +375,9 @@ void CheckModelFit(const v1::JobSpec& spec, const ModelFacts& facts,
   if (!facts.status.ok()) {
     check.Error(place, std::string(facts.status.message()));
   }
-  if (!facts.has_tokenizer &&
+  // In a folder that is not there nothing else is missing.
+  const bool told = !facts.status.ok() && spec.model().tokenizer().empty();
+  if (!facts.has_tokenizer && !told &&
       !(facts.tokenizer_dir.empty() && spec.model().path().empty() &&
         spec.model().config().empty())) {
     check.Error(
@@ -395,7 +400,12 @@ void CheckModelFit(const v1::JobSpec& spec, const ModelFacts& facts,
   for (const std::string& warning : model.warnings) {
     check.Warn(place, warning);
   }
-  if (spec.tuning().method() != "lora") return;
+  // Wrong numbers were told of already; they hide no wrong target.
+  if (spec.tuning().method() != "lora" || spec.tuning().lora_rank() < 1 ||
+      spec.tuning().lora_alpha() <= 0 || spec.tuning().lora_dropout() < 0 ||
+      spec.tuning().lora_dropout() >= 1) {
+    return;
+  }
   LoraOptions lora;
   lora.rank = spec.tuning().lora_rank();
   lora.alpha = spec.tuning().lora_alpha();
