@@ -252,8 +252,12 @@ void Builder::Residual(const std::string& layer) {
   }
   if (std::holds_alternative<AttentionResiduals>(spec_.residual)) {
     for (const char* site : {"self_attention_res", "mlp_res"}) {
-      Add(absl::StrCat(layer, site, "_norm.weight"), {h});
-      Add(absl::StrCat(layer, site, "_proj.weight"), {1, h});
+      // Before layer 0 there is nothing to mix: its mix is never run.
+      const bool used = layer_ > 0 || absl::string_view(site) == "mlp_res";
+      Add(absl::StrCat(layer, site, "_norm.weight"), {h}).can_have_gradient =
+          used;
+      Add(absl::StrCat(layer, site, "_proj.weight"), {1, h}).can_have_gradient =
+          used;
     }
   }
 }
