@@ -104,6 +104,9 @@ absl::Status PreTokenizer::Add(const Json& json, int depth) {
         "pre_tokenizer `", name,
         "` is not supported (supported: ByteLevel, Split, Digits, Sequence)"));
   }
+  if (step.pattern == nullptr && !step.add_prefix_space) {
+    return absl::OkStatus();  // ByteLevel behind a Split: nothing left to do
+  }
   steps_.push_back(std::move(step));
   return absl::OkStatus();
 }
@@ -127,6 +130,23 @@ absl::Status PreTokenizer::SplitPiece(const Step& step, absl::string_view text,
   }
   CADRE_ASSIGN_OR_RETURN(const std::vector<TextSpan> matches,
                          step.pattern->FindAll(subject));
+  const int64_t size = static_cast<int64_t>(subject.size());
+  const int64_t shift = piece.span.begin - (space ? 1 : 0);
+  const auto emit = [&](TextSpan span) {
+    const bool with = space && span.begin == 0;
+    out->push_back(
+        {{span.begin + shift + (with ? 1 : 0), span.end + shift}, with});
+  };
+  if (step.behavior == Behavior::kIsolated) {
+    int64_t done = 0;
+    for (const TextSpan& match : matches) {
+      if (match.begin > done) emit({done, match.begin});
+      emit(match);
+      done = match.end;
+    }
+    if (size > done) emit({done, size});
+    return absl::OkStatus();
+  }
   struct Part {
     TextSpan span;
     bool match;
@@ -138,22 +158,15 @@ absl::Status PreTokenizer::SplitPiece(const Step& step, absl::string_view text,
     parts.push_back({match, !step.invert});
     done = match.end;
   }
-  const int64_t size = static_cast<int64_t>(subject.size());
   if (size > done) parts.push_back({{done, size}, step.invert});
 
-  const int64_t shift = piece.span.begin - (space ? 1 : 0);
-  const auto emit = [&](TextSpan span) {
-    const bool with = space && span.begin == 0;
-    out->push_back(
-        {{span.begin + shift + (with ? 1 : 0), span.end + shift}, with});
-  };
   for (size_t i = 0; i < parts.size();) {
     TextSpan span = parts[i].span;
     const bool match = parts[i].match;
     size_t next = i + 1;
     switch (step.behavior) {
       case Behavior::kIsolated:
-        break;
+        break;  // done above
       case Behavior::kRemoved:
         if (match) {
           i = next;

@@ -198,6 +198,10 @@ absl::Status Tokenizer::Impl::EncodeNormalized(absl::string_view text,
                                                Encoding* out) const {
   CADRE_ASSIGN_OR_RETURN(const std::vector<Word> words,
                          pre_tokenizer.Split(text));
+  if (out->ids.empty()) {
+    out->ids.reserve(words.size());
+    out->spans.reserve(words.size());
+  }
   std::vector<Bpe::Piece> pieces;
   std::string with_space;
   for (const Word& word : words) {
