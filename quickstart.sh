@@ -59,8 +59,10 @@ wait_for() {
   --ports-file="$run/coordinator.ports" >"$run/coordinator.log" 2>&1 &
 pids+=($!)
 wait_for "$run/coordinator.ports" $! || { echo "the coordinator did not start" >&2; exit 1; }
-read -r port metrics <"$run/coordinator.ports"
-export CADRE_ADDRESS=127.0.0.1:$port
+# port NAME FILE: of "NAME=PORT" in a ports file.
+port() { sed -n "s/^$1=//p" "$2"; }
+CADRE_ADDRESS=127.0.0.1:$(port api "$run/coordinator.ports")
+export CADRE_ADDRESS
 worker_metrics=()
 for index in 0 1; do
   OPENBLAS_NUM_THREADS=1 "$bin/worker/cadre-worker" --insecure \
@@ -69,7 +71,7 @@ for index in 0 1; do
     --ports-file="$run/worker-$index.ports" >"$run/worker-$index.log" 2>&1 &
   pids+=($!)
   wait_for "$run/worker-$index.ports" $! || { echo "worker $index did not start" >&2; exit 1; }
-  worker_metrics+=("$(awk '{print $NF}' "$run/worker-$index.ports")")
+  worker_metrics+=("$(port metrics "$run/worker-$index.ports")")
 done
 "$cadre" workers
 
@@ -85,7 +87,7 @@ print(p["first_loss"], p["loss"], job["name"].split("/")[1])' "$job")
 echo
 echo "loss     $first -> $last"
 echo "adapter  $run/adapter"
-echo "metrics  http://127.0.0.1:$metrics/metrics (coordinator), $(printf 'http://127.0.0.1:%s/metrics ' "${worker_metrics[@]}")(workers)"
+echo "metrics  http://127.0.0.1:$(port metrics "$run/coordinator.ports")/metrics (coordinator), $(printf 'http://127.0.0.1:%s/metrics ' "${worker_metrics[@]}")(workers)"
 python3 -c 'import sys; sys.exit(not float(sys.argv[2]) < float(sys.argv[1]))' "$first" "$last" || {
   echo "the loss did not fall" >&2
   exit 1

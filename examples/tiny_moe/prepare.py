@@ -29,8 +29,8 @@ CONFIG = {
     "model_type": "kimi_linear",
     "vocab_size": VOCAB,
     "hidden_size": 128,
-    "intermediate_size": 320,
-    "moe_intermediate_size": 64,
+    "intermediate_size": 256,
+    "moe_intermediate_size": 48,
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
     "num_key_value_heads": 4,
@@ -148,14 +148,22 @@ def tokenizer(texts):
 
 
 def bible():
-    """(book, chapter, text of the chapter)."""
+    """(book, passage): runs of verses of one chapter, about 800 bytes each."""
     out = subprocess.run(["bible", "-f", "gen1:1-rev22:21"], check=True, capture_output=True, text=True).stdout
     chapters = collections.OrderedDict()
     for line in out.splitlines():
         match = re.match(r"(\w+?)(\d+):(\d+) (.*)", line)
         if match:
             chapters.setdefault((match.group(1), int(match.group(2))), []).append(match.group(4).strip())
-    return [(b, c, " ".join(verses)) for (b, c), verses in chapters.items()]
+    for (book, _), verses in chapters.items():
+        passage = ""
+        for verse in verses:
+            passage = f"{passage} {verse}".strip()
+            if len(passage) > 800:
+                yield book, passage
+                passage = ""
+        if passage:
+            yield book, passage
 
 
 def paragraphs(name):
@@ -183,12 +191,12 @@ def conversations():
 def main():
     out = pathlib.Path(sys.argv[1])
     (out / "init").mkdir(parents=True, exist_ok=True)
-    chapters = bible()
-    books = sorted({b for b, _, _ in chapters})
+    passages = list(bible())
+    books = sorted({b for b, _ in passages})
     unknown = [b for b in BOOKS if b not in books]
     if unknown:
         sys.exit(f"no such books: {unknown}; there are: {books}")
-    texts = [t for b, _, t in chapters if b in BOOKS]
+    texts = [t for b, t in passages if b in BOOKS]
     talks = list(conversations())
     with open(out / "kjv.jsonl", "w") as f:
         f.writelines(json.dumps({"text": t}) + "\n" for t in texts)
@@ -202,7 +210,7 @@ def main():
         indent=1,
     )
     json.dump(CONFIG, open(out / "init" / "config.json", "w"), indent=1)
-    print(f"{len(texts)} chapters, {sum(map(len, texts))} bytes; {len(talks)} conversations; {len(tok['model']['merges'])} merges")
+    print(f"{len(texts)} passages, {sum(map(len, texts))} bytes; {len(talks)} conversations; {len(tok['model']['merges'])} merges")
 
 
 main()
