@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/text/dataset_check.h"
+#include "plan/model_facts.h"
 
 namespace cadre::coordinator {
 namespace {
@@ -79,6 +80,24 @@ void TakeReport(const absl::StatusOr<DatasetReport>& report, const char* field,
                              info.st_mtim.tv_nsec);
     }
   }
+}
+
+// Ids that the embedding lacks would end the job only once it trains, and as
+// nobody's fault. Returns the number of errors added.
+int CheckVocabulary(const v1::JobSpec& spec, const std::string& tokenizer_dir,
+                    int32_t max_id, DataVerdict* verdict) {
+  const ModelFacts facts = LoadModelFacts(spec.model());
+  // Without a specification loading the model will say what is wrong with it.
+  if (!facts.spec.has_value() || max_id < facts.spec->vocab_size) return 0;
+  AddFailure(
+      absl::InvalidArgumentError(absl::StrCat(
+          "token id ", max_id, " of the data is outside of the model's ",
+          facts.spec->vocab_size, " tokens: the tokenizer in ", tokenizer_dir,
+          " belongs to another model; name the right one with ",
+          "model.tokenizer")),
+      spec.model().tokenizer().empty() ? "model.path" : "model.tokenizer",
+      verdict);
+  return 1;
 }
 
 void Conclude(int64_t errors, DataVerdict* verdict) {
@@ -168,6 +187,10 @@ DataVerdict TextDataChecker::CheckWhole(const v1::JobSpec& spec,
     TakeReport(
         CheckDataset(Patterns(spec.data().eval()), encoder->get(), *options),
         "data.eval", &errors, &verdict);
+  }
+  if (errors == 0 && train.ok() && train->token_stats.has_value()) {
+    errors += CheckVocabulary(spec, tokenizer_dir, train->token_stats->max_id,
+                              &verdict);
   }
   if (train.ok() && train->token_stats.has_value()) {
     verdict.stats = ToProto(*train->token_stats);

@@ -49,6 +49,9 @@ void TokenStatsCollector::Add(const EncodedSample& sample,
   }
   stats_.total_tokens += static_cast<int64_t>(sample.ids.size());
   stats_.loss_tokens += sample.num_targets();
+  for (const int32_t id : sample.ids) {
+    stats_.max_id = std::max(stats_.max_id, id);
+  }
   kept_lengths_.push_back(static_cast<int32_t>(sample.ids.size()));
 }
 

@@ -23,6 +23,7 @@ struct TokenStats {
   int64_t records = 0;       // all, dropped ones included
   int64_t total_tokens = 0;  // of the records kept, after truncation
   int64_t loss_tokens = 0;   // of these, counted in the loss
+  int32_t max_id = -1;       // largest token id of the records kept
   // Lengths of all records before truncation.
   int64_t min = 0, p5 = 0, p50 = 0, p95 = 0, p99 = 0, max = 0;
   // Bucket 0: length <= 1; bucket i: 2^i <= length < 2^(i+1); the last one also

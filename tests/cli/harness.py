@@ -142,8 +142,12 @@ class TestCase(unittest.TestCase):
         path.write_text(text)
         return path
 
-    def write_model(self):
-        """A tiny model folder: golden weights, golden tokenizer."""
+    def write_model(self, vocab_size=None):
+        """A tiny model folder: golden weights, golden tokenizer.
+
+        The two do not belong together, which only counting tokens finds out;
+        a vocab_size that fits the tokenizer needs `init: random`.
+        """
         model = self.folder / "model"
         model.mkdir()
         golden = GOLDEN / "kimi_linear/model"
@@ -151,6 +155,10 @@ class TestCase(unittest.TestCase):
                        GOLDEN / "tokenizers/gpt2/tokenizer.json"):
             shutil.copyfile(source, model / source.name)
             (model / source.name).chmod(0o644)
+        if vocab_size:
+            config = json.loads((model / "config.json").read_text())
+            config["vocab_size"] = vocab_size
+            (model / "config.json").write_text(json.dumps(config))
         return model
 
     def write_job(self, extra="", name="job.yaml", **sections):

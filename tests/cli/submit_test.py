@@ -4,6 +4,7 @@ Each case: the exit code, one message that names the place and the remedy, and
 nothing left behind.
 """
 
+import shutil
 import unittest
 
 from tests.cli import harness
@@ -121,13 +122,16 @@ class AcceptedJobs(harness.TestCase):
 
     def setUp(self):
         super().setUp()
-        self.write_model()
+        self.write_model(vocab_size=2048)
         self.write_data()
         self.coordinator = self.start_coordinator()
 
+    def write_random_job(self, **changes):
+        self.write_job(model="{path: model, init: random}", **changes)
+
     def test_waits_with_numbers_where_no_worker_is_there_and_can_be_cancelled(
             self):
-        self.write_job(extra="name: lonely\n")
+        self.write_random_job(extra="name: lonely\n")
         result = self.coordinator.cadre("submit", "job.yaml")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(result.stdout, "submitted lonely\n")
@@ -156,7 +160,7 @@ class AcceptedJobs(harness.TestCase):
 
     def test_fails_with_the_line_where_data_is_broken_behind_the_head(self):
         self.write_data(records=400, broken=350)
-        self.write_job(extra="name: broken\n")
+        self.write_random_job(extra="name: broken\n")
         result = self.coordinator.cadre("submit", "--wait", "job.yaml")
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertRegex(result.stdout + result.stderr,
@@ -166,8 +170,17 @@ class AcceptedJobs(harness.TestCase):
         self.assertTrue(job["failure"]["user_error"])
         self.assertFalse((self.coordinator.state / "outputs/broken").exists())
 
+    def test_fails_where_the_tokenizer_is_of_another_model(self):
+        shutil.rmtree(self.folder / "model")
+        self.write_model()
+        self.write_job(extra="name: alien\n")
+        result = self.coordinator.cadre("submit", "--wait", "job.yaml")
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertRegex(result.stdout + result.stderr,
+                         r"token id \d+ .*model's 160 tokens.*model\.tokenizer")
+
     def test_a_name_is_never_used_twice(self):
-        self.write_job(extra="name: once\n")
+        self.write_random_job(extra="name: once\n")
         self.coordinator.cadre("submit", "job.yaml")
         result = self.coordinator.cadre("submit", "job.yaml")
         self.expect_failure(result, 6, r"there is or was a job 'once'",
@@ -175,14 +188,14 @@ class AcceptedJobs(harness.TestCase):
         self.assertEqual(len(self.coordinator.jobs()), 1)
 
     def test_a_repeated_request_id_is_the_same_job(self):
-        self.write_job()
+        self.write_random_job()
         request = "--request-id=5b9c2f0e-0d7b-4a3e-9d5e-0123456789ab"
         first = self.coordinator.cadre("submit", "job.yaml", request)
         again = self.coordinator.cadre("submit", "job.yaml", request)
         self.assertEqual(again.returncode, 0, again.stderr)
         self.assertEqual(again.stdout.split()[-1], first.stdout.split()[-1])
         self.assertIn("already submitted", again.stdout)
-        self.write_job(tuning="{lora_rank: 4}")
+        self.write_random_job(tuning="{lora_rank: 4}")
         changed = self.coordinator.cadre("submit", "job.yaml", request)
         self.expect_failure(changed, 6, "another body")
         self.assertEqual(len(self.coordinator.jobs()), 1)
