@@ -1,6 +1,6 @@
 #!/bin/bash
-# Formatting and lint of tracked files: clang-format, buildifier, buf,
-# shellcheck. --fix rewrites what can be rewritten; --tidy also runs clang-tidy
+# Formatting and lint of tracked files by clang-format, buildifier, buf and
+# the shell checker. --fix rewrites what can be; --tidy also runs clang-tidy
 # (slow). Exits 1 on any finding.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
