@@ -35,8 +35,9 @@ absl::Status LearningRateSchedule::Validate() const {
 }
 
 int64_t LearningRateSchedule::warmup_steps() const {
+  // Rounding in the product must not add a step to a whole number of them.
   return static_cast<int64_t>(
-      std::ceil(warmup_ratio * static_cast<double>(total_steps)));
+      std::ceil(warmup_ratio * static_cast<double>(total_steps) - 1e-9));
 }
 
 double LearningRateSchedule::At(int64_t step) const {

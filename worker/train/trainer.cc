@@ -96,7 +96,7 @@ class TrainerImpl final : public Trainer {
   int64_t collective_seq() const override { return collective_seq_; }
 
  private:
-  absl::Status Step();
+  absl::Status Step(double wait_seconds);
   absl::Status CountNonfinite(const StepMetrics& metrics);
   absl::Status Evaluate();
   absl::Status Save();
@@ -236,9 +236,12 @@ absl::StatusOr<TrainOutcome> TrainerImpl::Train() {
     CADRE_ASSIGN_OR_RETURN(const StepWishes agreed,
                            AgreeOnStep(world_.get(), options_.attempt_epoch,
                                        counters_.step, mine));
+    // How long the slowest rank was waited for.
+    const double wait_seconds =
+        absl::ToDoubleSeconds(clock_->Monotonic() - begin);
     if (agreed.stop || agreed.save) CADRE_RETURN_IF_ERROR(Save());
     if (agreed.stop) return TrainOutcome::kStopped;
-    CADRE_RETURN_IF_ERROR(Step());
+    CADRE_RETURN_IF_ERROR(Step(wait_seconds));
     const int64_t step = counters_.step;
     if (options_.training.eval_every > 0 &&
         step % options_.training.eval_every == 0) {
@@ -253,7 +256,7 @@ absl::StatusOr<TrainOutcome> TrainerImpl::Train() {
   return TrainOutcome::kFinished;
 }
 
-absl::Status TrainerImpl::Step() {
+absl::Status TrainerImpl::Step(double wait_seconds) {
   const absl::Duration begin = clock_->Monotonic();
   const TrainStep data = inputs_.train->Next();
   const double data_seconds =
@@ -281,7 +284,9 @@ absl::Status TrainerImpl::Step() {
   metrics.trained_tokens = counters_.trained_tokens;
   metrics.nonfinite_total = counters_.nonfinite_total;
   metrics.data_seconds = data_seconds;
-  metrics.step_seconds = absl::ToDoubleSeconds(clock_->Monotonic() - begin);
+  metrics.wait_seconds = wait_seconds;
+  metrics.step_seconds =
+      absl::ToDoubleSeconds(clock_->Monotonic() - begin) + wait_seconds;
   metrics.tokens_per_second =
       metrics.step_seconds > 0
           ? static_cast<double>(metrics.tokens) / metrics.step_seconds
