@@ -233,6 +233,7 @@ absl::StatusOr<TrainOutcome> TrainerImpl::Train() {
     // Clocks and orders differ between ranks; one rank's wish moves them all.
     const StepWishes mine = {.stop = observer_->StopRequested(),
                              .save = observer_->SaveRequested() || SaveIsDue()};
+    const absl::Duration begin = clock_->Monotonic();
     CADRE_ASSIGN_OR_RETURN(const StepWishes agreed,
                            AgreeOnStep(world_.get(), options_.attempt_epoch,
                                        counters_.step, mine));
