@@ -1,0 +1,150 @@
+#include "tests/cluster/cluster.h"
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+
+namespace cadre::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kCoordinator[] = "coordinator/cadre-coordinator";
+constexpr char kWorker[] = "worker/cadre-worker";
+constexpr char kGoldenModel[] = "tests/golden/kimi_linear/model";
+
+// A byte-level tokenizer of the printable ASCII bytes, blank and newline: small
+// enough for the fixture's vocabulary.
+std::string TokenizerJson() {
+  std::string vocab;
+  int id = 0;
+  const auto add = [&](const std::string& token) {
+    absl::StrAppend(&vocab, id == 0 ? "" : ",", "\"", token, "\":", id);
+    ++id;
+  };
+  for (char c = '!'; c <= '~'; ++c) {
+    add(c == '"' || c == '\\' ? std::string("\\") + c : std::string(1, c));
+  }
+  add("\u0120");  // blank
+  add("\u010a");  // newline
+  return absl::StrCat(
+      R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[)",
+      R"({"id":)", id, R"(,"content":"<|end|>","single_word":false,)",
+      R"("lstrip":false,"rstrip":false,"normalized":false,"special":true}],)",
+      R"("normalizer":null,"pre_tokenizer":{"type":"ByteLevel",)",
+      R"("add_prefix_space":false,"trim_offsets":true,"use_regex":true},)",
+      R"("post_processor":null,"decoder":{"type":"ByteLevel",)",
+      R"("add_prefix_space":false,"trim_offsets":true,"use_regex":true},)",
+      R"("model":{"type":"BPE","dropout":null,"unk_token":null,)",
+      R"("continuing_subword_prefix":null,"end_of_word_suffix":null,)",
+      R"("fuse_unk":false,"byte_fallback":false,"ignore_merges":false,)",
+      R"("vocab":{)", vocab, R"(},"merges":[]}})");
+}
+
+absl::Status WriteModelDir(const std::string& dir) {
+  fs::create_directories(dir);
+  for (const char* file : {"config.json", "model.safetensors"}) {
+    std::error_code error;
+    fs::copy_file(fs::path(kGoldenModel) / file, fs::path(dir) / file, error);
+    if (error) {
+      return absl::InternalError(
+          absl::StrCat("copying ", file, ": ", error.message()));
+    }
+  }
+  CADRE_RETURN_IF_ERROR(
+      WriteFileAtomic(dir + "/tokenizer.json", TokenizerJson()));
+  return WriteFileAtomic(dir + "/tokenizer_config.json",
+                         R"({"eos_token":"<|end|>"})");
+}
+
+absl::Status WriteData(const std::string& path) {
+  std::string text;
+  for (int i = 0; i < 64; ++i) {
+    absl::StrAppend(&text, "{\"text\":\"line ", i, " of ", 64,
+                    ": the quick brown fox jumps over the lazy dog ", i % 7,
+                    " times\"}\n");
+  }
+  return WriteFileAtomic(path, text);
+}
+
+// The value of `key` in a ports file, once the process has written it.
+absl::StatusOr<int> ReadPort(const std::string& path, const std::string& key) {
+  for (int tries = 0; tries < 3000; ++tries) {
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);) {
+      if (line.rfind(key + "=", 0) == 0) {
+        return std::stoi(line.substr(key.size() + 1));
+      }
+    }
+    // Another process is awaited: there is nothing to be notified by.
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat("no ", key, " in ", path, " after 30 s"));
+}
+
+}  // namespace
+
+absl::Status Cluster::StartCoordinator() {
+  const std::string ports = dir_ + "/coordinator.ports";
+  const std::string config = dir_ + "/coordinator.textproto";
+  fs::remove(ports);
+  // A quick beat keeps the test short.
+  CADRE_RETURN_IF_ERROR(
+      WriteFileAtomic(config, "timeouts { sync_interval: \"100ms\" }\n"));
+  CADRE_ASSIGN_OR_RETURN(
+      coordinator_,
+      Process::Start({kCoordinator, "--config", config, "--insecure",
+                      "--listen", absl::StrCat("127.0.0.1:", port_),
+                      "--metrics-listen", "off", "--state-dir", dir_ + "/state",
+                      "--ports-file", ports}));
+  CADRE_ASSIGN_OR_RETURN(port_, ReadPort(ports, "api"));
+  if (client_ == nullptr) {
+    CADRE_ASSIGN_OR_RETURN(client_,
+                           client::JobClient::Connect(
+                               {.address = absl::StrCat("127.0.0.1:", port_)}));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Cluster::StartWorker(int number) {
+  if (number >= static_cast<int>(workers_.size())) workers_.resize(number + 1);
+  CADRE_ASSIGN_OR_RETURN(
+      workers_[number],
+      Process::Start({kWorker, "--insecure", "--coordinator",
+                      absl::StrCat("127.0.0.1:", port_), "--device", "cpu",
+                      "--worker-id", absl::StrCat("test.", number),
+                      "--metrics-listen", "off"}));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<cadre::v1::JobSpec> Cluster::MakeJob(int workers, int steps) {
+  CADRE_RETURN_IF_ERROR(WriteModelDir(model_dir()));
+  const std::string data = dir_ + "/train.jsonl";
+  CADRE_RETURN_IF_ERROR(WriteData(data));
+  cadre::v1::JobSpec spec;
+  spec.set_version(1);
+  spec.mutable_model()->set_path(model_dir());
+  spec.mutable_model()->set_dtype("fp32");
+  spec.mutable_data()->add_train(data);
+  spec.mutable_data()->set_max_seq_len(128);
+  auto* tuning = spec.mutable_tuning();
+  tuning->set_lora_rank(4);
+  tuning->add_lora_target_modules("q_proj");
+  tuning->add_lora_target_modules("experts");
+  spec.mutable_training()->set_max_steps(steps);
+  spec.mutable_training()->set_global_batch_size(4);
+  spec.mutable_training()->set_micro_batch_size(1);
+  spec.mutable_training()->set_learning_rate(1e-2);
+  spec.mutable_checkpoint()->set_every_steps(5);
+  spec.mutable_resources()->set_backend("cpu");
+  spec.mutable_resources()->set_workers(workers);
+  return spec;
+}
+
+}  // namespace cadre::testing

@@ -1,0 +1,48 @@
+#ifndef CADRE_TESTS_CLUSTER_CLUSTER_H_
+#define CADRE_TESTS_CLUSTER_CLUSTER_H_
+
+// A real coordinator and real CPU workers on loopback, with a tiny model to
+// train: what the cluster tests start from. Not thread-safe.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cadre/v1/job_spec.pb.h"
+#include "client/job_client.h"
+#include "tests/cluster/process.h"
+
+namespace cadre::testing {
+
+class Cluster {
+ public:
+  // Everything is kept below `dir`, which must be empty.
+  explicit Cluster(std::string dir) : dir_(std::move(dir)) {}
+
+  // The first start picks a port, later ones take it again.
+  absl::Status StartCoordinator();
+  void KillCoordinator() { coordinator_.Kill(); }
+  // Replaces the worker of that number; the former is killed.
+  absl::Status StartWorker(int number);
+  Process& worker(int number) { return workers_.at(number); }
+
+  // Connected to this cluster; reconnects after a restart.
+  client::JobClient& client() { return *client_; }
+
+  // Writes a model directory (weights from the golden fixture, a tokenizer of
+  // single bytes) and training text, and returns a LoRA job on them.
+  absl::StatusOr<cadre::v1::JobSpec> MakeJob(int workers, int steps);
+  std::string model_dir() const { return dir_ + "/model"; }
+
+ private:
+  const std::string dir_;
+  int port_ = 0;
+  Process coordinator_;
+  std::vector<Process> workers_;
+  std::unique_ptr<client::JobClient> client_;
+};
+
+}  // namespace cadre::testing
+
+#endif  // CADRE_TESTS_CLUSTER_CLUSTER_H_

@@ -1,0 +1,168 @@
+// Jobs from submission to result over real processes, undisturbed and with
+// processes killed on the way.
+#include "tests/cluster/cluster.h"
+
+#include <signal.h>
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/file.h"
+#include "base/status_matchers.h"
+#include "model/model_spec.h"
+#include "model/peft_adapter.h"
+
+namespace cadre::testing {
+namespace {
+
+using cadre::v1::CreateJobRequest;
+using cadre::v1::Event;
+using cadre::v1::Job;
+using cadre::v1::JobSpec;
+
+class ClusterTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = std::string(::testing::TempDir()) + "/" +
+           ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove_all(dir_);
+    std::filesystem::create_directories(dir_);
+    cluster_ = std::make_unique<Cluster>(dir_);
+    ASSERT_OK(cluster_->StartCoordinator());
+    ASSERT_OK(cluster_->StartWorker(0));
+    ASSERT_OK(cluster_->StartWorker(1));
+  }
+
+  void Submit(const JobSpec& spec) {
+    CreateJobRequest request;
+    request.set_job_id("tiny");
+    *request.mutable_spec() = spec;
+    ASSERT_OK(cluster_->client().Create(request).status());
+  }
+
+  // Watches to the end of the job; `on_event` hears each event once.
+  Job Watch(const std::function<void(const Event&)>& on_event) {
+    const absl::Status status = cluster_->client().Watch(
+        {.job = "tiny", .on_item = [&](const auto& item) {
+           if (!item.has_event()) return;
+           seen_.push_back(item.event().sequence());
+           on_event(item.event());
+         }});
+    EXPECT_OK(status);
+    const absl::StatusOr<Job> job =
+        cluster_->client().Get("tiny", cadre::v1::JOB_VIEW_FULL);
+    EXPECT_OK(job);
+    return job.ok() ? *job : Job();
+  }
+
+  // The live watch, interrupted as it may have been, gave the whole history.
+  void ExpectNoEventLost() {
+    std::vector<int64_t> history;
+    ASSERT_OK(cluster_->client().Watch(
+        {.job = "tiny", .history_only = true, .on_item = [&](const auto& item) {
+           if (item.has_event()) history.push_back(item.event().sequence());
+         }}));
+    // A watch that began with a snapshot starts after the events in it.
+    ASSERT_FALSE(seen_.empty());
+    ASSERT_LE(seen_.size(), history.size());
+    EXPECT_EQ(seen_, std::vector<int64_t>(history.end() - seen_.size(),
+                                          history.end()));
+    for (size_t i = 1; i < history.size(); ++i) {
+      EXPECT_EQ(history[i], history[i - 1] + 1);
+    }
+  }
+
+  void ExpectGoodAdapter(const Job& job) {
+    ASSERT_EQ(job.state(), cadre::v1::JOB_STATE_SUCCEEDED)
+        << job.failure().ShortDebugString();
+    ASSERT_EQ(job.artifacts_size(), 1);
+    ASSERT_OK_AND_ASSIGN(const std::string config,
+                         ReadFile(cluster_->model_dir() + "/config.json"));
+    ASSERT_OK_AND_ASSIGN(const ModelSpec spec, ParseModelSpec(config));
+    ASSERT_OK_AND_ASSIGN(
+        const PeftAdapter adapter,
+        ReadPeftAdapter(job.artifacts(0).storage_path(), spec));
+    EXPECT_FALSE(adapter.weights.empty());
+    // B starts at zero: whatever is not zero was learned.
+    bool learned = false;
+    for (const AdapterWeights& weights : adapter.weights) {
+      for (const float value : weights.b) learned = learned || value != 0.0f;
+    }
+    EXPECT_TRUE(learned);
+  }
+
+  std::string dir_;
+  std::unique_ptr<Cluster> cluster_;
+  std::vector<int64_t> seen_;
+};
+
+TEST_F(ClusterTest, TwoWorkersTrainAndExportAnAdapter) {
+  ASSERT_OK_AND_ASSIGN(const JobSpec spec, cluster_->MakeJob(2, 12));
+  Submit(spec);
+  const Job job = Watch([](const Event&) {});
+  ExpectGoodAdapter(job);
+  EXPECT_EQ(job.attempts_size(), 1);
+  EXPECT_EQ(job.progress().step(), 12);
+  EXPECT_LT(job.progress().loss(), job.progress().first_loss());
+  EXPECT_EQ(job.latest_checkpoint().step(), 12);
+  ExpectNoEventLost();
+}
+
+TEST_F(ClusterTest, AKilledWorkerCostsOneAttempt) {
+  ASSERT_OK_AND_ASSIGN(const JobSpec spec, cluster_->MakeJob(2, 60));
+  Submit(spec);
+  bool killed = false;
+  const Job job = Watch([&](const Event& event) {
+    if (killed || event.type() != "CHECKPOINT_COMMITTED") return;
+    killed = true;
+    EXPECT_OK(cluster_->StartWorker(1));  // kills the former one
+  });
+  ASSERT_TRUE(killed);
+  ExpectGoodAdapter(job);
+  ASSERT_EQ(job.attempts_size(), 2);
+  EXPECT_EQ(job.attempts(0).cause(), cadre::v1::FAILURE_CAUSE_WORKER_LOST);
+  EXPECT_GE(job.attempts(1).from_step(), 5);
+  EXPECT_EQ(job.progress().step(), 60);
+  ExpectNoEventLost();
+}
+
+TEST_F(ClusterTest, AKilledCoordinatorCostsNothing) {
+  ASSERT_OK_AND_ASSIGN(const JobSpec spec, cluster_->MakeJob(2, 60));
+  Submit(spec);
+  bool killed = false;
+  const Job job = Watch([&](const Event& event) {
+    if (killed || event.type() != "CHECKPOINT_COMMITTED") return;
+    killed = true;
+    cluster_->KillCoordinator();
+    EXPECT_OK(cluster_->StartCoordinator());
+  });
+  ASSERT_TRUE(killed);
+  ExpectGoodAdapter(job);
+  EXPECT_EQ(job.attempts_size(), 1);
+  EXPECT_EQ(job.progress().step(), 60);
+  ExpectNoEventLost();
+}
+
+TEST_F(ClusterTest, ADrainedWorkerSavesAndItsJobMoves) {
+  ASSERT_OK_AND_ASSIGN(const JobSpec spec, cluster_->MakeJob(2, 60));
+  Submit(spec);
+  bool drained = false;
+  const Job job = Watch([&](const Event& event) {
+    if (drained || event.type() != "CHECKPOINT_COMMITTED") return;
+    drained = true;
+    cluster_->worker(1).Signal(SIGTERM);
+    EXPECT_EQ(cluster_->worker(1).Wait(), 0);
+    EXPECT_OK(cluster_->StartWorker(1));
+  });
+  ASSERT_TRUE(drained);
+  ExpectGoodAdapter(job);
+  ASSERT_EQ(job.attempts_size(), 2);
+  // No step was lost.
+  EXPECT_EQ(job.attempts(1).from_step(), job.attempts(0).to_step());
+}
+
+}  // namespace
+}  // namespace cadre::testing
