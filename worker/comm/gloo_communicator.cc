@@ -1,29 +1,23 @@
 #include "worker/comm/gloo_communicator.h"
 
 #include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/store.h>
-#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/device.h>
 #include <gloo/transport/unbound_buffer.h>
-#include <net/if.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <chrono>
 #include <exception>
-#include <functional>
 #include <mutex>
 #include <numeric>
-#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "worker/comm/arguments.h"
-#include "worker/comm/local_address.h"
+#include "worker/comm/gloo_rendezvous.h"
 #include "worker/comm/monotonic_wait.h"
 #include "worker/comm/reduce.h"
 
@@ -31,51 +25,10 @@ namespace cadre {
 namespace {
 
 using Device = std::shared_ptr<gloo::transport::Device>;
+using gloo_rendezvous::AddressBook;
 
 // Below this size one direct exchange of everything beats two of blocks.
 constexpr int64_t kDirectElements = 4096;
-
-// Gloo asks a store for addresses through this: `set` with the rank's own under
-// its number, then `get` once per peer. It also exchanges host names under
-// "rank_N" to number the ranks of a host, which nothing here reads; those keys
-// stop here. Gloo wants exceptions; status() keeps what they were.
-class AddressBook final : public gloo::rendezvous::Store {
- public:
-  using Publish = std::function<absl::Status(const std::string& value)>;
-  using Lookup = std::function<absl::StatusOr<std::string>(int rank)>;
-
-  AddressBook(Publish publish, Lookup lookup)
-      : publish_(std::move(publish)), lookup_(std::move(lookup)) {}
-
-  void set(const std::string& key, const std::vector<char>& data) override {
-    if (IsHostName(key)) return;
-    Check(publish_(std::string(data.begin(), data.end())));
-  }
-  std::vector<char> get(const std::string& key) override {
-    if (IsHostName(key)) return {};
-    absl::StatusOr<std::string> value = lookup_(std::stoi(key));
-    Check(value.status());
-    return {value->begin(), value->end()};
-  }
-  void wait(const std::vector<std::string>&) override {}  // get waits
-  void wait(const std::vector<std::string>&,
-            const std::chrono::milliseconds&) override {}
-
-  const absl::Status& status() const { return status_; }
-
- private:
-  static bool IsHostName(const std::string& key) {
-    return absl::StartsWith(key, "rank_");
-  }
-  void Check(const absl::Status& status) {
-    if (status.ok()) return;
-    status_ = status;
-    throw std::runtime_error(status.ToString());
-  }
-  const Publish publish_;
-  const Lookup lookup_;
-  absl::Status status_;
-};
 
 class GlooCommunicator final : public Communicator {
  public:
@@ -450,37 +403,6 @@ absl::Status CheckOptions(const GlooCommunicatorOptions& options) {
   return absl::OkStatus();
 }
 
-// Gloo writes to sockets without MSG_NOSIGNAL, from its own thread and from
-// ours: under the default action a lost peer would end this process.
-void IgnoreBrokenPipes() {
-  struct sigaction action{};
-  if (sigaction(SIGPIPE, nullptr, &action) == 0 &&
-      (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_DFL) {
-    action.sa_handler = SIG_IGN;
-    sigaction(SIGPIPE, &action, nullptr);
-  }
-}
-
-absl::StatusOr<Device> CreateDevice(const GlooCommunicatorOptions& options) {
-  gloo::transport::tcp::attr attr;
-  if (options.bind_address.empty() && !options.interface.empty()) {
-    if (if_nametoindex(options.interface.c_str()) == 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "this machine has no network interface \"", options.interface, "\""));
-    }
-    attr.iface = options.interface;
-  } else {
-    // Gloo (2022) crashes on a name that does not resolve.
-    CADRE_ASSIGN_OR_RETURN(attr.hostname, LocalAddress(options.bind_address));
-  }
-  try {
-    return gloo::transport::tcp::CreateDevice(attr);
-  } catch (const std::exception& e) {
-    return absl::UnavailableError(absl::StrCat(
-        "cannot listen on ", attr.hostname, attr.iface, ": ", e.what()));
-  }
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Communicator>> CreateGlooCommunicator(
@@ -488,8 +410,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateGlooCommunicator(
   CADRE_RETURN_IF_ERROR(CheckOptions(options));
   Device device;
   if (options.size > 1) {
-    IgnoreBrokenPipes();
-    CADRE_ASSIGN_OR_RETURN(device, CreateDevice(options));
+    CADRE_ASSIGN_OR_RETURN(
+        device,
+        gloo_rendezvous::CreateDevice(options.bind_address, options.interface));
   }
   auto world = std::make_unique<GlooCommunicator>(options.rank, options.size,
                                                   device, options.timeout,
