@@ -167,6 +167,7 @@ GangView MakeGangView(const JobRecord& record, const WorkerRegistry& registry,
     rank.silent = now - view->last_sync;
     rank.stalled = now - view->last_progress;
     rank.last = view->last;
+    rank.reporting = view->reporting;
     rank.holds = rank.known &&
                  view->last.attempt_epoch() == record.job().attempt_epoch() &&
                  view->last.job() == record.job().name();
@@ -212,7 +213,8 @@ Verdict Judge(const JobRecord& record, const GangView& gang,
       } else if (state == v1::JOB_STATE_FINALIZING && done) {
         if (record.job().artifacts_size() > 0) {
           verdict.trigger = Trigger::kResultCommitted;
-        } else {
+        } else if (!gang.ranks[0].reporting) {
+          // (Otherwise the result may be among what is being committed.)
           verdict.trigger = Trigger::kAttemptFailed;
           verdict.cause = v1::FAILURE_CAUSE_INTERNAL;
           verdict.rank = 0;
@@ -223,11 +225,17 @@ Verdict Judge(const JobRecord& record, const GangView& gang,
       }
       return verdict;
     }
-    case v1::JOB_STATE_PAUSING:
-      if (AllStopped(gang) || gang.in_state > timeouts.checkpoint_timeout) {
+    case v1::JOB_STATE_PAUSING: {
+      // A save that is being reported must count before the job is let go.
+      const bool reporting = std::any_of(
+          gang.ranks.begin(), gang.ranks.end(),
+          [](const RankView& rank) { return rank.holds && rank.reporting; });
+      if ((AllStopped(gang) && !reporting) ||
+          gang.in_state > timeouts.checkpoint_timeout) {
         verdict.trigger = Trigger::kStopped;
       }
       return verdict;
+    }
     case v1::JOB_STATE_CANCELLING:
       if (AllStopped(gang) ||
           gang.in_state > timeouts.abort_grace + timeouts.lease_ttl) {

@@ -139,13 +139,24 @@ absl::Status Control::HandleReports(Store& store,
   const RecordPtr record = ledger_.Find(id);
   if (record != nullptr &&
       request.attempt_epoch() > record->job().attempt_epoch()) {
-    // This journal is a restored backup: jump past what has happened since.
+    // This journal is a restored backup: jump past what has happened since, so
+    // that no epoch is used twice, and go on from the newest checkpoint known.
     JobChange change{.record = *record};
+    const Verdict ahead{
+        .trigger = Trigger::kAttemptFailed,
+        .cause = v1::FAILURE_CAUSE_COORDINATOR,
+        .detail = absl::StrCat("worker ", request.worker_id(),
+                               " reports attempt ", request.attempt_epoch(),
+                               ", which this journal does not know")};
+    const v1::JobState state = record->job().state();
+    if (state == v1::JOB_STATE_STARTING || state == v1::JOB_STATE_RUNNING ||
+        state == v1::JOB_STATE_FINALIZING) {
+      CADRE_RETURN_IF_ERROR(
+          FailAttempt(ledger_, options_.clock->Now(), ahead, 0, &change)
+              .status());
+    }
     change.job().set_attempt_epoch(request.attempt_epoch());
-    change.record.clear_members();
-    change.AddEvent(v1::Event::SEVERITY_WARN, "WARNING",
-                    absl::StrCat("worker ", request.worker_id(),
-                                 " reports a newer attempt than the journal"));
+    change.AddEvent(v1::Event::SEVERITY_WARN, "WARNING", ahead.detail);
     CADRE_RETURN_IF_ERROR(ledger_.Save(store, std::move(change)));
   } else if (record != nullptr && IsActive(record->job().state())) {
     const int rank = RankOf(*record, request);
@@ -218,14 +229,8 @@ v1::SyncResponse Control::Reply(const v1::SyncRequest& request) const {
       reply.mutable_idle();
       return reply;
     }
-    const RecordPtr named = table_.Find(JobId(request.job()));
-    const bool ahead =
-        named != nullptr && journal_->generation() >= request.generation() &&
-        request.attempt_epoch() == named->job().attempt_epoch() &&
-        !IsTerminal(named->job().state()) && named->members_size() == 0;
-    SetStop(request.attempt_epoch(),
-            ahead ? v1::STOP_MODE_CHECKPOINT : v1::STOP_MODE_NOW,
-            "this attempt is over", &reply);
+    SetStop(request.attempt_epoch(), v1::STOP_MODE_NOW, "this attempt is over",
+            &reply);
     return reply;
   }
   switch (record->job().state()) {

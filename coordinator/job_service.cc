@@ -1,7 +1,5 @@
 #include <grpcpp/grpcpp.h>
 
-#include <atomic>
-
 #include "absl/strings/str_cat.h"
 #include "base/rpc/error.h"
 #include "cadre/v1/job_service.grpc.pb.h"
@@ -25,7 +23,7 @@ class WatchReactor final
   WatchReactor(const CallMetrics& metrics, WatchHub* hub,
                const v1::WatchJobRequest& request)
       : metrics_(metrics), hub_(hub) {
-    key_ = hub_->Add(request, this);
+    hub_->Add(request, this);
   }
 
   void Send(const v1::WatchJobResponse& message) override {
@@ -39,18 +37,17 @@ class WatchReactor final
 
   void OnWriteDone(bool ok) override {
     if (ok) {
-      hub_->Ready(key_.load());
+      hub_->Ready(key.load());
     } else {
-      hub_->Cancel(key_.load());
+      hub_->Cancel(key.load());
     }
   }
-  void OnCancel() override { hub_->Cancel(key_.load()); }
+  void OnCancel() override { hub_->Cancel(key.load()); }
   void OnDone() override { delete this; }
 
  private:
   const CallMetrics metrics_;
   WatchHub* const hub_;
-  std::atomic<int64_t> key_{0};
   v1::WatchJobResponse message_;
 };
 

@@ -4,14 +4,14 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/impl/service_type.h>
 
-#include <atomic>
+#include <condition_variable>
 #include <filesystem>
+#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "base/logging.h"
 #include "base/rpc/address.h"
 #include "base/rpc/channel.h"
@@ -48,19 +48,38 @@ struct Server::Impl {
   std::vector<std::unique_ptr<grpc::Service>> services;
   std::unique_ptr<grpc::Server> server;
   std::thread ticker;
-  absl::Notification stop_ticking;
+  // std and not absl: their timed waits are on the monotonic clock, so that a
+  // jump of the wall clock cannot stop the ticking.
+  std::mutex tick_mutex;
+  std::condition_variable tick_wake;
+  bool stop_ticking = false;
   Address address;
   bool down = false;
 
   ~Impl() { Shutdown(absl::Seconds(5)); }
+  void TickUntilStopped(absl::Duration interval);
   void Shutdown(absl::Duration deadline);
 };
+
+void Server::Impl::TickUntilStopped(absl::Duration interval) {
+  std::unique_lock<std::mutex> lock(tick_mutex);
+  while (!tick_wake.wait_for(lock, absl::ToChronoMilliseconds(interval),
+                             [this] { return stop_ticking; })) {
+    lock.unlock();
+    control->Tick();
+    lock.lock();
+  }
+}
 
 void Server::Impl::Shutdown(absl::Duration deadline) {
   if (std::exchange(down, true)) return;
   if (server != nullptr) SetServing(server.get(), kReadyService, false);
   if (ticker.joinable()) {
-    stop_ticking.Notify();
+    {
+      std::lock_guard<std::mutex> lock(tick_mutex);
+      stop_ticking = true;
+    }
+    tick_wake.notify_all();
     ticker.join();
   }
   // Before the server: an open stream would hold its Shutdown up.
@@ -167,9 +186,7 @@ absl::StatusOr<Server> Server::Start(const ServerOptions& options) {
   SetServing(impl->server.get(), kLiveService, true);
   impl->ticker =
       std::thread([raw = impl.get(), interval = options.tick_interval] {
-        while (!raw->stop_ticking.WaitForNotificationWithTimeout(interval)) {
-          raw->control->Tick();
-        }
+        raw->TickUntilStopped(interval);
       });
   CADRE_LOG(INFO) << "coordinator: listening on "
                   << FormatAddress(impl->address) << ", generation "

@@ -35,6 +35,9 @@ class Store {
  public:
   explicit Store(Database* db) : db_(db) {}
 
+  // Plain SQL without parameters.
+  absl::Status Exec(const std::string& sql) { return db_->Exec(sql); }
+
   absl::Status PutMeta(const std::string& key, const std::string& value);
   absl::StatusOr<std::string> GetMeta(const std::string& key);  // "": absent
 

@@ -41,47 +41,53 @@ WatchHub::WatchHub(const JobTable* table, Clock* clock, Database reader)
 
 WatchHub::~WatchHub() { Stop(); }
 
-int64_t WatchHub::Add(const v1::WatchJobRequest& request, WatchSink* sink) {
+void WatchHub::Add(const v1::WatchJobRequest& request, WatchSink* sink) {
   auto watch = std::make_shared<Watch>();
   watch->request = request;
   watch->sink = sink;
-  absl::MutexLock lock(&mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   const int64_t key = next_key_++;
+  sink->key = key;
   if (stopping_) {
+    lock.unlock();
     // The thread is gone or going; nobody else can call the sink.
     sink->End(WithRetry(Error(absl::StatusCode::kUnavailable, "DRAINING",
                               "the coordinator is shutting down"),
                         absl::Seconds(1)));
-    return key;
+    return;
   }
   watches_[key] = std::move(watch);
   wake_ = true;
-  return key;
+  woken_.notify_one();
 }
 
 void WatchHub::Ready(int64_t key) {
-  absl::MutexLock lock(&mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   const auto it = watches_.find(key);
   if (it != watches_.end()) it->second->ready = true;
   wake_ = true;
+  woken_.notify_one();
 }
 
 void WatchHub::Cancel(int64_t key) {
-  absl::MutexLock lock(&mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   const auto it = watches_.find(key);
   if (it != watches_.end()) it->second->cancelled = true;
   wake_ = true;
+  woken_.notify_one();
 }
 
 void WatchHub::Wake() {
-  absl::MutexLock lock(&mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   wake_ = true;
+  woken_.notify_one();
 }
 
 void WatchHub::Stop() {
   {
-    absl::MutexLock lock(&mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
     stopping_ = true;
+    woken_.notify_one();
   }
   if (thread_.joinable()) thread_.join();
 }
@@ -91,11 +97,9 @@ void WatchHub::Run() {
     std::vector<std::pair<int64_t, std::shared_ptr<Watch>>> due;
     bool stopping;
     {
-      absl::MutexLock lock(&mutex_);
-      const auto woken = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-        return wake_ || stopping_;
-      };
-      mutex_.AwaitWithTimeout(absl::Condition(&woken), kPoll);
+      std::unique_lock<std::mutex> lock(mutex_);
+      woken_.wait_for(lock, absl::ToChronoMilliseconds(kPoll),
+                      [this] { return wake_ || stopping_; });
       wake_ = false;
       stopping = stopping_;
       due.assign(watches_.begin(), watches_.end());
@@ -109,7 +113,7 @@ void WatchHub::Run() {
                             "after the last sequence"),
                       absl::Seconds(1)));
       } else if (!Advance(key, *watch)) {
-        absl::MutexLock lock(&mutex_);
+        std::unique_lock<std::mutex> lock(mutex_);
         watches_.erase(key);
       }
     }

@@ -7,15 +7,16 @@
 // Thread-safe.
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
+#include "absl/status/status.h"
 #include "base/clock.h"
 #include "cadre/v1/job_service.pb.h"
 #include "coordinator/job_table.h"
@@ -30,6 +31,9 @@ class WatchSink {
   virtual ~WatchSink() = default;
   virtual void Send(const v1::WatchJobResponse& message) = 0;
   virtual void End(const absl::Status& status) = 0;
+
+  // The watch's key in the hub; set before the first Send.
+  std::atomic<int64_t> key{0};
 };
 
 class WatchHub {
@@ -40,9 +44,8 @@ class WatchHub {
   WatchHub(const WatchHub&) = delete;
   WatchHub& operator=(const WatchHub&) = delete;
 
-  // Begins a watch. The sink must live until its End. Returns the key for the
-  // calls below.
-  int64_t Add(const v1::WatchJobRequest& request, WatchSink* sink);
+  // Begins a watch. The sink must live until its End.
+  void Add(const v1::WatchJobRequest& request, WatchSink* sink);
   // The last message is gone.
   void Ready(int64_t key);
   // The reader has left; End follows.
@@ -62,11 +65,13 @@ class WatchHub {
   Clock* const clock_;
   Database reader_;
   Store store_;
-  absl::Mutex mutex_;
-  bool wake_ ABSL_GUARDED_BY(mutex_) = false;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  int64_t next_key_ ABSL_GUARDED_BY(mutex_) = 1;
-  std::map<int64_t, std::shared_ptr<Watch>> watches_ ABSL_GUARDED_BY(mutex_);
+  // std and not absl: a timed wait on the monotonic clock. It guards the rest.
+  std::mutex mutex_;
+  std::condition_variable woken_;
+  bool wake_ = false;
+  bool stopping_ = false;
+  int64_t next_key_ = 1;
+  std::map<int64_t, std::shared_ptr<Watch>> watches_;
   std::thread thread_;
 };
 

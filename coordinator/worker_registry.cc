@@ -49,6 +49,7 @@ WorkerRegistry::Admission WorkerRegistry::Observe(
   }
   view.last = request;
   view.last.clear_reports();
+  view.reporting = request.reports_size() > 0;
   view.last_sync = now;
   view.last_sync_time = wall;
   view.unreachable_counted = false;

@@ -22,7 +22,8 @@ namespace cadre::coordinator {
 struct WorkerView {
   std::string id;
   std::string incarnation;
-  v1::SyncRequest last;  // without its reports
+  v1::SyncRequest last;    // without its reports
+  bool reporting = false;  // it had some: they may not be committed yet
   absl::Duration last_sync;
   absl::Time last_sync_time;
   // When step or collective_seq last grew.

@@ -185,6 +185,8 @@ void SessionLink::FillState(SyncRequest* request) const {
   switch (state_.state_case()) {
     case SyncRequest::kReady:
       *request->mutable_ready() = state_.ready();
+      request->mutable_ready()->mutable_published()->insert(published_.begin(),
+                                                            published_.end());
       break;
     case SyncRequest::kRunning:
       *request->mutable_running() = state_.running();

@@ -1,0 +1,121 @@
+#include "coordinator/page.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/rpc/error.h"
+#include "base/status_matchers.h"
+
+namespace cadre::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+
+RecordPtr Record(int64_t sequence, v1::JobState state, int priority) {
+  auto record = std::make_shared<state::v1::JobRecord>();
+  record->set_create_sequence(sequence);
+  v1::Job* job = record->mutable_job();
+  job->set_name(absl::StrCat("jobs/j", sequence));
+  job->set_state(state);
+  job->set_priority(priority);
+  job->set_owner("local");
+  (*job->mutable_labels())["team"] = sequence % 2 == 0 ? "nlp" : "speech";
+  job->mutable_create_time()->set_seconds(1'700'000'000 + sequence);
+  return record;
+}
+
+class ListTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::vector<RecordPtr> records;
+    for (int i = 1; i <= 7; ++i) {
+      records.push_back(Record(
+          i, i <= 3 ? v1::JOB_STATE_SUCCEEDED : v1::JOB_STATE_QUEUED, i * 10));
+    }
+    table_.Publish(records);
+  }
+  // Names over all pages.
+  std::string List(const std::string& filter, int page_size) {
+    std::string names;
+    v1::ListJobsRequest request;
+    request.set_filter(filter);
+    request.set_page_size(page_size);
+    do {
+      auto page = ListJobs(table_, request);
+      if (!page.ok()) return std::string(page.status().message());
+      for (const v1::Job& job : page->jobs()) {
+        absl::StrAppend(&names, job.name().substr(5), " ");
+      }
+      absl::StrAppend(&names, "|");
+      request.set_page_token(page->next_page_token());
+    } while (!request.page_token().empty());
+    return names;
+  }
+  JobTable table_;
+};
+
+TEST_F(ListTest, PagesAreNewestFirstAndComplete) {
+  EXPECT_EQ(List("", 3), "j7 j6 j5 |j4 j3 j2 |j1 |");
+  EXPECT_EQ(List("", 0), "j7 j6 j5 j4 j3 j2 j1 |");
+  // A page that ends exactly at the last job needs no further call.
+  EXPECT_EQ(List("", 7), "j7 j6 j5 j4 j3 j2 j1 |");
+}
+
+TEST_F(ListTest, InsertsDoNotShiftPages) {
+  v1::ListJobsRequest request;
+  request.set_page_size(3);
+  const auto first = ListJobs(table_, request);
+  table_.Publish({Record(8, v1::JOB_STATE_QUEUED, 1)});
+  request.set_page_token(first->next_page_token());
+  EXPECT_EQ(ListJobs(table_, request)->jobs(0).name(), "jobs/j4");
+}
+
+TEST_F(ListTest, FiltersByEveryField) {
+  EXPECT_EQ(List("state = SUCCEEDED", 50), "j3 j2 j1 |");
+  EXPECT_EQ(List("state != SUCCEEDED AND priority >= 60", 50), "j7 j6 |");
+  EXPECT_EQ(List("label.team = \"nlp\"", 50), "j6 j4 j2 |");
+  EXPECT_EQ(List("label.none != x AND priority<20", 50), "j1 |");
+  EXPECT_EQ(List("create_time <= 2023-11-14T22:13:22Z", 50), "j2 j1 |");
+  EXPECT_EQ(List("owner = someone", 50), "|");
+  EXPECT_EQ(List("queue_reason = RETRY_BACKOFF", 50), "|");
+}
+
+TEST_F(ListTest, AFilterErrorNamesItsColumn) {
+  for (const auto& [filter, column] :
+       std::map<std::string, int>{{"stat = QUEUED", 1},
+                                  {"state QUEUED", 7},
+                                  {"state = QUEUD", 9},
+                                  {"state = QUEUED OR state = FAILED", 16},
+                                  {"priority > high", 12},
+                                  {"owner > a", 7},
+                                  {"owner = \"a", 9},
+                                  {"create_time > today", 15},
+                                  {"state =", 8}}) {
+    const auto parsed = JobFilter::Parse(filter);
+    ASSERT_FALSE(parsed.ok()) << filter;
+    EXPECT_EQ(ErrorReason(parsed.status()), "FILTER_INVALID");
+    EXPECT_THAT(std::string(parsed.status().message()),
+                HasSubstr(absl::StrCat("column ", column, ":")))
+        << filter;
+  }
+}
+
+TEST_F(ListTest, ATokenBelongsToItsQuery) {
+  v1::ListJobsRequest request;
+  request.set_page_size(2);
+  const std::string token = ListJobs(table_, request)->next_page_token();
+  request.set_page_token(token);
+  request.set_filter("state = QUEUED");
+  EXPECT_EQ(ErrorReason(ListJobs(table_, request).status()),
+            "PAGE_TOKEN_INVALID");
+  request.set_page_token("nonsense!");
+  EXPECT_EQ(ErrorReason(ListJobs(table_, request).status()),
+            "PAGE_TOKEN_INVALID");
+}
+
+TEST(PageSize, IsLoweredButNeverNegative) {
+  EXPECT_EQ(*PageSize(0), 50);
+  EXPECT_EQ(*PageSize(5000), 1000);
+  EXPECT_FALSE(PageSize(-1).ok());
+}
+
+}  // namespace
+}  // namespace cadre::coordinator

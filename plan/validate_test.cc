@@ -1,0 +1,199 @@
+#include "plan/validate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+
+namespace cadre {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// A job file with nothing but what is required.
+v1::JobSpec Minimal() {
+  v1::JobSpec spec;
+  spec.set_version(1);
+  spec.mutable_model()->set_path("/models/tiny");
+  spec.mutable_data()->add_train("/data/train.jsonl");
+  spec.mutable_resources()->set_workers(4);
+  spec.mutable_resources()->set_backend("cpu");
+  return spec;
+}
+
+// "field: message" of every finding.
+std::string Findings(const Validated& validated) {
+  std::string text;
+  for (const v1::Diagnostic& item : validated.diagnostics.items()) {
+    absl::StrAppend(&text, item.field(), ": ", item.message(), "\n");
+  }
+  return text;
+}
+
+TEST(ValidateJob, FillsInEveryDefault) {
+  const Validated v = ValidateJob(Minimal(), {}, nullptr);
+  ASSERT_TRUE(v.ok()) << Findings(v);
+  EXPECT_EQ(v.spec.priority(), 50);
+  EXPECT_EQ(v.spec.model().dtype(), "fp32");
+  EXPECT_EQ(v.spec.data().max_seq_len(), 4096);
+  EXPECT_EQ(v.spec.tuning().lora_alpha(), 32);
+  EXPECT_EQ(v.spec.tuning().lora_target_modules_size(), 2);
+  EXPECT_EQ(v.spec.training().epochs(), 1);
+  EXPECT_EQ(v.spec.training().learning_rate(), 1e-4);
+  EXPECT_EQ(v.spec.checkpoint().every(), "15m");
+  EXPECT_EQ(v.spec.resources().min_workers(), 4);
+  EXPECT_EQ(v.plan.world_size(), 4);
+  EXPECT_EQ(v.plan.dense_replicas(), 4);
+  EXPECT_EQ(v.plan.accumulation_steps(), 8);
+  EXPECT_EQ(v.plan.tokens_per_step(), 32 * 4096);
+  EXPECT_EQ(v.plan.total_steps(), 0);
+  // Resolving again changes nothing.
+  EXPECT_EQ(ResolveJob(v.spec, "/other").SerializeAsString(),
+            v.spec.SerializeAsString());
+}
+
+TEST(ValidateJob, TheDefaultsOfFullTuningDiffer) {
+  v1::JobSpec spec = Minimal();
+  spec.mutable_tuning()->set_method("full");
+  const Validated v = ValidateJob(spec, {}, nullptr);
+  ASSERT_TRUE(v.ok()) << Findings(v);
+  EXPECT_EQ(v.spec.training().learning_rate(), 1e-5);
+  EXPECT_FALSE(v.spec.tuning().has_lora_rank());
+}
+
+TEST(ValidateJob, RelativePathsStartAtTheBaseFolder) {
+  v1::JobSpec spec = Minimal();
+  spec.mutable_model()->set_path("tiny");
+  spec.mutable_data()->set_train(0, "sub/./*.jsonl");
+  const Validated v = ValidateJob(spec, {.base_dir = "/home/me"}, nullptr);
+  ASSERT_TRUE(v.ok()) << Findings(v);
+  EXPECT_EQ(v.spec.model().path(), "/home/me/tiny");
+  EXPECT_EQ(v.spec.data().train(0), "/home/me/sub/*.jsonl");
+  EXPECT_THAT(Findings(ValidateJob(spec, {}, nullptr)),
+              HasSubstr("model.path: 'tiny' is relative"));
+  EXPECT_THAT(Findings(ValidateJob(
+                  spec, {.base_dir = "/home/me", .allowed_roots = {"/models"}},
+                  nullptr)),
+              AllOf(HasSubstr("model.path: '/home/me/tiny' is outside"),
+                    HasSubstr("data.train[0]")));
+}
+
+struct BadCase {
+  const char* field;
+  const char* part;  // of the message
+  std::function<void(v1::JobSpec*)> spoil;
+};
+
+TEST(ValidateJob, EveryLimitNamesItsFieldAndNumbers) {
+  using S = v1::JobSpec*;
+  const std::vector<BadCase> cases = {
+      {"version", "2", [](S s) { s->set_version(2); }},
+      {"name", "Upper", [](S s) { s->set_name("Upper"); }},
+      {"priority", "101", [](S s) { s->set_priority(101); }},
+      {"max_runtime", "10s", [](S s) { s->set_max_runtime("10s"); }},
+      {"model.path", "required", [](S s) { s->mutable_model()->clear_path(); }},
+      {"model.dtype", "fp32 only",
+       [](S s) { s->mutable_model()->set_dtype("bf16"); }},
+      {"data.train", "required", [](S s) { s->mutable_data()->clear_train(); }},
+      {"data.max_seq_len", "15 is outside 16",
+       [](S s) { s->mutable_data()->set_max_seq_len(15); }},
+      {"data.format", "csv", [](S s) { s->mutable_data()->set_format("csv"); }},
+      {"tuning.lora_rank", "513",
+       [](S s) { s->mutable_tuning()->set_lora_rank(513); }},
+      {"tuning.lora_alpha", "0",
+       [](S s) { s->mutable_tuning()->set_lora_alpha(0); }},
+      {"tuning", "no meaning",
+       [](S s) {
+         s->mutable_tuning()->set_method("full");
+         s->mutable_tuning()->set_lora_rank(8);
+       }},
+      {"training.max_steps", "epochs is set too",
+       [](S s) {
+         s->mutable_training()->set_epochs(1);
+         s->mutable_training()->set_max_steps(5);
+       }},
+      {"training.global_batch_size", "6 rows do not divide over 4 workers",
+       [](S s) { s->mutable_training()->set_global_batch_size(6); }},
+      {"training.micro_batch_size", "8 rows of each worker",
+       [](S s) { s->mutable_training()->set_micro_batch_size(3); }},
+      {"training.learning_rate", "2",
+       [](S s) { s->mutable_training()->set_learning_rate(2); }},
+      {"training.warmup_ratio", "0.6",
+       [](S s) { s->mutable_training()->set_warmup_ratio(0.6); }},
+      {"training.beta1", "1", [](S s) { s->mutable_training()->set_beta1(1); }},
+      {"moe.capacity_factor", "dropless",
+       [](S s) { s->mutable_moe()->set_capacity_factor(1.5); }},
+      {"moe.overflow_policy", "not supported by this release",
+       [](S s) { s->mutable_moe()->set_overflow_policy("remap"); }},
+      {"parallelism.expert_parallel_size", "2 is not supported",
+       [](S s) { s->mutable_parallelism()->set_expert_parallel_size(2); }},
+      {"parallelism.fsdp_shard_group_size", "4 is not supported",
+       [](S s) { s->mutable_parallelism()->set_fsdp_shard_group_size(4); }},
+      {"checkpoint.every", "soon",
+       [](S s) { s->mutable_checkpoint()->set_every("soon"); }},
+      {"checkpoint.keep_last", "0",
+       [](S s) { s->mutable_checkpoint()->set_keep_last(0); }},
+      {"resources.workers", "2000",
+       [](S s) { s->mutable_resources()->set_workers(2000); }},
+      {"restarts.DEVICE_ERROR", "WORKER_LOST",
+       [](S s) { (*s->mutable_restarts())["DEVICE_ERROR"] = 1; }},
+  };
+  for (const BadCase& bad : cases) {
+    v1::JobSpec spec = Minimal();
+    bad.spoil(&spec);
+    const Validated v = ValidateJob(spec, {}, nullptr);
+    EXPECT_FALSE(v.ok()) << bad.field;
+    EXPECT_THAT(Findings(v), AllOf(HasSubstr(absl::StrCat(bad.field, ": ")),
+                                   HasSubstr(bad.part)));
+  }
+}
+
+TEST(ValidateJob, FindsAllProblemsInOnePass) {
+  v1::JobSpec spec = Minimal();
+  spec.set_priority(-1);
+  spec.mutable_training()->set_schedule("step");
+  spec.mutable_output()->set_adapter_format("zip");
+  EXPECT_EQ(ValidateJob(spec, {}, nullptr).diagnostics.total(), 3);
+}
+
+TEST(LoadModelFacts, SayWhatIsWrongWithTheFolder) {
+  v1::ModelSpec spec;
+  spec.set_path("/does/not/exist");
+  const ModelFacts facts = LoadModelFacts(spec);
+  EXPECT_THAT(std::string(facts.status.message()),
+              HasSubstr("there is no folder /does/not/exist"));
+  const Validated v = ValidateJob(Minimal(), {}, &facts);
+  EXPECT_THAT(Findings(v), HasSubstr("model.path: there is no folder"));
+}
+
+TEST(ValidateJob, ChecksAgainstTheModel) {
+  ModelFacts facts;
+  facts.has_tokenizer = true;
+  facts.spec = *ParseModelSpec(R"({
+    "model_type": "qwen3_moe", "hidden_size": 32, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+    "intermediate_size": 48, "moe_intermediate_size": 16, "num_experts": 4,
+    "num_experts_per_tok": 2, "norm_topk_prob": true, "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0, "hidden_act": "silu", "vocab_size": 128,
+    "max_position_embeddings": 1024, "tie_word_embeddings": false})");
+  v1::JobSpec spec = Minimal();
+  EXPECT_THAT(Findings(ValidateJob(spec, {}, &facts)),
+              HasSubstr("data.max_seq_len: 4096 is above the 1024"));
+  spec.mutable_data()->set_max_seq_len(512);
+  const Validated good = ValidateJob(spec, {}, &facts);
+  ASSERT_TRUE(good.ok()) << Findings(good);
+  EXPECT_EQ(good.plan.lora_matches_size(), 2);
+  // q: 16 (32 + 32), v: 16 (32 + 16), in 2 layers.
+  EXPECT_EQ(good.plan.trainable_parameters(), 2 * (16 * 64 + 16 * 48));
+  spec.mutable_tuning()->add_lora_target_modules("q_prj");
+  EXPECT_THAT(Findings(ValidateJob(spec, {}, &facts)),
+              AllOf(HasSubstr("tuning.lora_target_modules"), HasSubstr("q_prj"),
+                    HasSubstr("q_proj")));
+}
+
+}  // namespace
+}  // namespace cadre
