@@ -239,7 +239,13 @@ bool Agent::SyncOnce() {
   cluster_uuid_ = response.cluster_uuid();
   idle_while_draining_acknowledged_ =
       request.draining() && request.has_idle() && response.has_idle();
+  const bool had_reports = request.reports_size() > 0;
   Apply(response);
+  // An end may have waited for these reports to be accepted.
+  if (had_reports && reports_.empty() && session_ != nullptr &&
+      session_->link.ended()) {
+    Kick();
+  }
   return true;
 }
 

@@ -76,7 +76,13 @@ void SessionLink::SetStepsDone() {
 }
 
 void SessionLink::SetEnded(const EndedState& ended) {
-  Update(true, [&] { *state_.mutable_ended() = ended; });
+  Update(true, [&] {
+    before_end_ = state_;
+    if (before_end_.has_running()) {
+      before_end_.mutable_running()->set_step(ended.step());
+    }
+    *state_.mutable_ended() = ended;
+  });
 }
 
 void SessionLink::AddReport(Report report) {
@@ -117,10 +123,19 @@ void SessionLink::Detach() {
   std::thread aborter;
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    // A counter that fell back would look like a rank that stalls.
+    if (state_.has_running()) ReadHooks(state_.mutable_running());
     hooks_ = {};
     aborter = std::move(aborter_);
   }
   if (aborter.joinable()) aborter.join();
+}
+
+void SessionLink::ReadHooks(cadre::v1::RunningState* running) const {
+  if (hooks_.step) running->set_step(hooks_.step());
+  if (hooks_.collective_seq) {
+    running->set_collective_seq(hooks_.collective_seq());
+  }
 }
 
 void SessionLink::StartAbort() {
@@ -178,33 +193,40 @@ absl::StatusOr<std::string> SessionLink::WaitForValue(const std::string& key,
 void SessionLink::FillState(SyncRequest* request) const {
   std::lock_guard<std::mutex> lock(mutex_);
   request->set_attempt_epoch(attempt_epoch_);
-  if (stop_ && !state_.has_ended()) {
+  const bool hold_end = HoldsEnd();
+  if (stop_ && (hold_end || !state_.has_ended())) {
     request->mutable_stopping()->set_mode(*stop_);
     return;
   }
-  switch (state_.state_case()) {
+  const SyncRequest& state = hold_end ? before_end_ : state_;
+  switch (state.state_case()) {
     case SyncRequest::kReady:
-      *request->mutable_ready() = state_.ready();
+      *request->mutable_ready() = state.ready();
       request->mutable_ready()->mutable_published()->insert(published_.begin(),
                                                             published_.end());
       break;
     case SyncRequest::kRunning:
-      *request->mutable_running() = state_.running();
+      *request->mutable_running() = state.running();
       request->mutable_running()->mutable_published()->insert(
           published_.begin(), published_.end());
-      if (hooks_.step) request->mutable_running()->set_step(hooks_.step());
-      if (hooks_.collective_seq) {
-        request->mutable_running()->set_collective_seq(hooks_.collective_seq());
-      }
+      ReadHooks(request->mutable_running());
       break;
     case SyncRequest::kEnded:
-      *request->mutable_ended() = state_.ended();
+      *request->mutable_ended() = state.ended();
       break;
     default:
-      *request->mutable_preparing() = state_.preparing();
+      *request->mutable_preparing() = state.preparing();
       request->mutable_preparing()->mutable_published()->insert(
           published_.begin(), published_.end());
   }
+}
+
+bool SessionLink::HoldsEnd() const {
+  if (!state_.has_ended()) return false;
+  const EndedState::Result result = state_.ended().result();
+  return (result == EndedState::RESULT_DONE ||
+          result == EndedState::RESULT_STOPPED) &&
+         !reports_->empty();
 }
 
 void SessionLink::SetTarget(Target target) {

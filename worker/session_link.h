@@ -94,7 +94,9 @@ class SessionLink {
                                            absl::Duration limit);
 
   // ---- called by the agent's thread ----------------------------------------
-  // Copies the state into the request.
+  // Copies the state into the request. A good end is told only when all reports
+  // are accepted: whoever hears it may rely on the saves and results before it.
+  // Bad ends are told at once.
   void FillState(cadre::v1::SyncRequest* request) const;
   void SetTarget(Target target);
   void SetRendezvous(const cadre::v1::Rendezvous& rendezvous);
@@ -110,7 +112,9 @@ class SessionLink {
  private:
   template <typename Change>
   void Update(bool announce, Change change);
-  void StartAbort();  // mutex_ held
+  void StartAbort();  // mutex_ held, here and below
+  bool HoldsEnd() const;
+  void ReadHooks(cadre::v1::RunningState* running) const;
 
   const int64_t attempt_epoch_;
   ReportBuffer* const reports_;
@@ -118,7 +122,8 @@ class SessionLink {
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;
-  cadre::v1::SyncRequest state_;  // only the state oneof is used
+  // Only the state oneof is used.
+  cadre::v1::SyncRequest state_, before_end_;
   std::map<std::string, std::string> published_;
   std::map<std::string, std::string> values_;
   Target target_ = cadre::v1::DesiredRun::TARGET_PREPARE;

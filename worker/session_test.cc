@@ -99,9 +99,10 @@ class SessionTest : public ::testing::Test {
   EndedState Run() {
     RunSession(options_, assignment_, &link_);
     SyncRequest state;
-    link_.FillState(&state);
     reports_.AppendTo(&state);
     sent_ = {state.reports().begin(), state.reports().end()};
+    reports_.Accept(static_cast<int64_t>(sent_.size()));
+    link_.FillState(&state);
     return state.ended();
   }
 

@@ -134,6 +134,32 @@ TEST_F(LinkTest, ReportsStoppingUntilEnded) {
   EXPECT_TRUE(State().has_ended());
 }
 
+TEST_F(LinkTest, AGoodEndIsToldOnlyWhenAllReportsAreAccepted) {
+  link_.SetPhase("export");
+  link_.Attach({.abort = [] {},
+                .step = [] { return int64_t{4}; },
+                .collective_seq = [] { return int64_t{9}; }});
+  link_.Detach();
+  link_.AddReport(Saved(5));
+  EndedState ended;
+  ended.set_result(EndedState::RESULT_DONE);
+  ended.set_step(5);
+  link_.SetEnded(ended);
+  EXPECT_EQ(State().running().phase(), "export");
+  EXPECT_EQ(State().running().step(), 5);
+  EXPECT_EQ(State().running().collective_seq(), 9);
+  reports_.Accept(1);
+  EXPECT_TRUE(State().has_ended());
+}
+
+TEST_F(LinkTest, ABadEndIsToldAtOnce) {
+  link_.AddReport(Saved(5));
+  EndedState ended;
+  ended.set_result(EndedState::RESULT_ERROR);
+  link_.SetEnded(ended);
+  EXPECT_TRUE(State().has_ended());
+}
+
 TEST_F(LinkTest, WaitPrefersStopThenSealThenTarget) {
   EXPECT_EQ(link_.Wait(DesiredRun::TARGET_TRAIN, absl::ZeroDuration()),
             SessionLink::Wake::kDeadline);
