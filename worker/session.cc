@@ -134,6 +134,13 @@ class Session {
 
   // All steps are done and this rank's part of the last save is reported.
   EndedState Finish() {
+    // Exporting may take long or fail: the last steps must count before. A save
+    // that does not become a checkpoint is no reason to keep the result back.
+    if (observer_->awaits_seal() &&
+        Await(std::nullopt, options_.timeouts.checkpoint_timeout) ==
+            Wake::kStopNow) {
+      return Aborted();
+    }
     link_->SetStepsDone();
     switch (Await(DesiredRun::TARGET_EXPORT,
                   options_.timeouts.checkpoint_timeout)) {

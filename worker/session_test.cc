@@ -225,6 +225,34 @@ TEST_F(SessionTest, AStopWithASaveEndsWhenRankZeroHasSealed) {
                 .status());
 }
 
+TEST_F(SessionTest, StepsCountAsDoneWhenTheLastSaveIsSealed) {
+  link_.SetTarget(DesiredRun::TARGET_TRAIN);
+  const FilesSaved saved = SaveFile();
+  script_.train = [&](TrainObserver* observer) {
+    observer->OnFilesSaved(saved);
+    return TrainOutcome::kFinished;
+  };
+  std::thread coordinator([&] {
+    SyncRequest state;
+    while (state.reports_size() == 0) {
+      std::this_thread::yield();
+      reports_.AppendTo(&state);
+    }
+    OrderSeal(saved);
+    state.Clear();
+    while (!state.running().steps_done()) {
+      std::this_thread::yield();
+      link_.FillState(&state);
+    }
+    reports_.AppendTo(&state);
+    ASSERT_EQ(state.reports_size(), 2);
+    EXPECT_EQ(state.reports(1).checkpoint_sealed().step(), 5);
+    link_.SetTarget(DesiredRun::TARGET_EXPORT);
+  });
+  EXPECT_EQ(Run().result(), EndedState::RESULT_DONE);
+  coordinator.join();
+}
+
 TEST_F(SessionTest, AnotherRankThanZeroDoesNotWaitForTheSeal) {
   assignment_.set_rank(1);
   assignment_.mutable_plan()->set_world_size(2);
