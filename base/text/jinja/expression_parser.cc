@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kMaxDepth = 200;
 // Longer chains (a + b + c ...) are deep trees all the same.
-constexpr int kMaxChain = 500;
+constexpr int kMaxChain = 300;
 
 }  // namespace
 
