@@ -101,6 +101,7 @@ TEST(ChatTemplateTest, AsksForGenerationBlocksWherePrefixesFail) {
 
 TEST(ChatTemplateTest, LoadsWhatTheModelDirectoryHolds) {
   const std::string dir = ::testing::TempDir() + "/chat_template";
+  std::filesystem::remove_all(dir);
   std::filesystem::create_directories(dir);
   ASSERT_OK_AND_ASSIGN(auto loaded, ChatTemplate::Load(dir, {}));
   EXPECT_TRUE(loaded->is_builtin());

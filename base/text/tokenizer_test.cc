@@ -1,5 +1,6 @@
 #include "base/text/tokenizer.h"
 
+#include <filesystem>
 #include <fstream>
 #include <random>
 #include <string>
@@ -321,7 +322,8 @@ TEST(Utf8Test, FindsAndReplacesMalformedSequences) {
 
 TEST(SpecialTokensTest, PrefersTheTokenizersOwnNames) {
   const std::string dir = ::testing::TempDir() + "/special_tokens";
-  ASSERT_EQ(system(("mkdir -p " + dir).c_str()), 0);
+  std::filesystem::remove_all(dir);
+  std::filesystem::create_directories(dir);
   std::ofstream(dir + "/tokenizer_config.json")
       << R"({"eos_token": {"content": "<|im_end|>"}, "pad_token": null})";
   std::ofstream(dir + "/generation_config.json")
