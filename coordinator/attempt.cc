@@ -225,17 +225,13 @@ Verdict Judge(const JobRecord& record, const GangView& gang,
       }
       return verdict;
     }
-    case v1::JOB_STATE_PAUSING: {
+    case v1::JOB_STATE_PAUSING:
       // A save that is being reported must count before the job is let go.
-      const bool reporting = std::any_of(
-          gang.ranks.begin(), gang.ranks.end(),
-          [](const RankView& rank) { return rank.holds && rank.reporting; });
-      if ((AllStopped(gang) && !reporting) ||
+      if ((AllStopped(gang) && !Reporting(gang)) ||
           gang.in_state > timeouts.checkpoint_timeout) {
         verdict.trigger = Trigger::kStopped;
       }
       return verdict;
-    }
     case v1::JOB_STATE_CANCELLING:
       if (AllStopped(gang) ||
           gang.in_state > timeouts.abort_grace + timeouts.lease_ttl) {
@@ -269,6 +265,12 @@ v1::DesiredRun::Target TargetOf(const JobRecord& record, const GangView& gang,
     return v1::DesiredRun::TARGET_TRAIN;
   }
   return v1::DesiredRun::TARGET_PREPARE;
+}
+
+bool Reporting(const GangView& gang) {
+  return std::any_of(
+      gang.ranks.begin(), gang.ranks.end(),
+      [](const RankView& rank) { return rank.holds && rank.reporting; });
 }
 
 int64_t HighestStep(const GangView& gang) {

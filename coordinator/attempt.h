@@ -62,6 +62,9 @@ Verdict Judge(const state::v1::JobRecord& record, const GangView& gang,
 v1::DesiredRun::Target TargetOf(const state::v1::JobRecord& record,
                                 const GangView& gang, int rank);
 
+// A rank's last words had reports that may not be committed yet.
+bool Reporting(const GangView& gang);
+
 // Highest step any rank has reported.
 int64_t HighestStep(const GangView& gang);
 

@@ -50,6 +50,9 @@ absl::StatusOr<std::unique_ptr<Control>> Control::Start(
 
 absl::Status Control::Load() {
   CADRE_ASSIGN_OR_RETURN(auto jobs, journal_->store().LoadJobs());
+  for (const state::v1::JobRecord& record : jobs) {
+    warm_up_ = warm_up_ || IsActive(record.job().state());
+  }
   ledger_.Load(std::move(jobs));
   CADRE_ASSIGN_OR_RETURN(const auto workers, journal_->store().LoadWorkers());
   for (const WorkerRow& row : workers) worker_rows_[row.id] = row;
@@ -64,7 +67,8 @@ void Control::Stop() {
 }
 
 bool Control::WarmingUp() const {
-  return options_.clock->Monotonic() - started_ < options_.timeouts.lease_ttl;
+  return warm_up_ &&
+         options_.clock->Monotonic() - started_ < options_.timeouts.lease_ttl;
 }
 
 absl::Duration Control::InState(const state::v1::JobRecord& record) {
@@ -86,6 +90,13 @@ Verdict Control::JudgeJob(const state::v1::JobRecord& record,
       gang.in_state < options_.timeouts.checkpoint_timeout) {
     // The last save is on its way to becoming a checkpoint.
     verdict.trigger.reset();
+  }
+  if (verdict.trigger == Trigger::kStepsDone &&
+      (record.pending_saves_size() > 0 || Reporting(gang)) &&
+      gang.ranks[0].stalled < options_.timeouts.checkpoint_timeout) {
+    // So is the last one of a job that has done all its steps.
+    verdict.trigger.reset();
+    return verdict;
   }
   if (verdict.trigger.has_value() ||
       (state != v1::JOB_STATE_STARTING && state != v1::JOB_STATE_RUNNING)) {

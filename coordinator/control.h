@@ -108,11 +108,14 @@ class Control {
   v1::SyncResponse Reply(const v1::SyncRequest& request) const;
   void FillRun(const state::v1::JobRecord& record, int rank,
                const v1::SyncRequest& request, v1::SyncResponse* reply) const;
+  // For one lease after a start that found attempts under way, their workers
+  // are given time to report: no verdicts, no placements.
   bool WarmingUp() const;
 
   const ControlOptions options_;
   Journal* const journal_;
   const absl::Duration started_;
+  bool warm_up_ = false;  // set while loading
   JobTable table_;
   WorkerRegistry registry_;
   Rendezvous rendezvous_;

@@ -38,7 +38,7 @@ class FakeWorker {
   absl::Status Sync(v1::WorkerService::Stub* stub) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() +
-                         std::chrono::seconds(10));
+                         std::chrono::seconds(100));
     v1::SyncResponse reply;
     const absl::Status status =
         FromGrpcStatus(stub->Sync(&context, state_, &reply));
@@ -176,7 +176,9 @@ class FakeWorker {
       running->mutable_progress()->set_step(step_);
       running->mutable_progress()->set_loss(1.0 / static_cast<double>(step_));
     }
-    if (save_every > 0 && step_ % save_every == 0) {
+    // The last step is always saved, as a trainer does it.
+    if (save_every > 0 &&
+        (step_ % save_every == 0 || step_ == assignment_.total_steps())) {
       auto* saved = AddReport()->mutable_files_saved();
       saved->set_step(step_);
       saved->set_storage_path(Folder(step_));

@@ -187,10 +187,11 @@ resources:
       EXPECT_OK(worker->Sync(sync_.get()));
     }
   }
-  // Lets the workers call until the condition holds.
+  // Lets the workers call until the condition holds. The limit is generous: on
+  // a shared disk a single fsync may take tens of seconds.
   ::testing::AssertionResult SyncUntil(const std::function<bool()>& condition,
                                        const std::string& what = "condition") {
-    const absl::Time deadline = absl::Now() + absl::Seconds(20);
+    const absl::Time deadline = absl::Now() + absl::Seconds(100);
     while (absl::Now() < deadline) {
       if (condition()) return ::testing::AssertionSuccess();
       SyncAll();
