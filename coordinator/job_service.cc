@@ -1,8 +1,7 @@
 #include <grpcpp/grpcpp.h>
 
-#include "absl/strings/str_cat.h"
-#include "base/rpc/error.h"
 #include "cadre/v1/job_service.grpc.pb.h"
+#include "coordinator/api_error.h"
 #include "coordinator/page.h"
 #include "coordinator/services.h"
 #include "coordinator/unary.h"
@@ -74,9 +73,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
     const JobTable& table = deps_.control->table();
     const RecordPtr record = table.Find(JobId(request->name()));
     if (record == nullptr) {
-      done(Error(absl::StatusCode::kNotFound, "JOB_NOT_FOUND",
-                 absl::StrCat("there is no job '", request->name(),
-                              "'; 'cadre list' shows all")));
+      done(NoSuchJob(request->name()));
       return reactor;
     }
     v1::GetJobResponse answer;

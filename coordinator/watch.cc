@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/rpc/error.h"
+#include "coordinator/api_error.h"
 #include "coordinator/job.h"
 
 namespace cadre::coordinator {
@@ -131,9 +132,7 @@ bool WatchHub::Advance(int64_t key, Watch& watch) {
   const std::string id = JobId(watch.request.name());
   const RecordPtr record = table_->Find(id);
   if (record == nullptr) {
-    watch.sink->End(
-        Error(absl::StatusCode::kNotFound, "JOB_NOT_FOUND",
-              absl::StrCat("there is no job '", watch.request.name(), "'")));
+    watch.sink->End(NoSuchJob(watch.request.name()));
     return false;
   }
   if (watch.request.after_sequence() < 0) {

@@ -1,0 +1,25 @@
+#ifndef CADRE_COORDINATOR_API_ERROR_H_
+#define CADRE_COORDINATOR_API_ERROR_H_
+
+// Errors that several RPCs answer, with their details. Pure; thread-safe.
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "cadre/v1/diagnostics.pb.h"
+
+namespace cadre::coordinator {
+
+// NOT_FOUND, JOB_NOT_FOUND. `name` as the caller wrote it.
+absl::Status NoSuchJob(const std::string& name);
+
+// ALREADY_EXISTS with the job (its id) that was first.
+absl::Status Taken(const char* reason, const std::string& job,
+                   const std::string& message);
+
+// INVALID_ARGUMENT with every finding, the errors also as BadRequest.
+absl::Status Refusal(const char* reason, const v1::Diagnostics& diagnostics);
+
+}  // namespace cadre::coordinator
+
+#endif  // CADRE_COORDINATOR_API_ERROR_H_
