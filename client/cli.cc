@@ -67,6 +67,8 @@ struct Arguments {
   ListArgs list;
   std::string job, reason;
   InspectArgs inspect;
+  ExportArgs export_args;
+  bool merge = false;
   DatasetCheckArgs check;
 };
 
@@ -128,6 +130,24 @@ void AddOtherCommands(Arguments* args, Commands* commands, CLI::App* app) {
   c->add_option("--lora-targets", args->inspect.lora_targets,
                 "Show what these targets match")
       ->delimiter(',');
+
+  c = commands->Add(
+      "export", "Write a model in another form",
+      [args](const Context& x) { return Export(x, args->export_args); });
+  c->add_flag("--merge", args->merge,
+              "Put an adapter into its base: a full checkpoint")
+      ->required();
+  c->add_option("--base", args->export_args.base, "Model directory")
+      ->required();
+  c->add_option("--adapter", args->export_args.adapter, "PEFT directory")
+      ->required();
+  c->add_option("--output", args->export_args.output, "New folder")->required();
+  c->add_option("--dtype", args->export_args.dtype,
+                "f32, bf16 or same (as the base; quantised ones become bf16)")
+      ->check(CLI::IsMember({"f32", "bf16", "same"}))
+      ->capture_default_str();
+  c->add_flag("--any-base", args->export_args.any_base,
+              "Accept a base that is not the one the adapter was trained on");
 
   CLI::App* dataset = app->add_subcommand("dataset", "Training data");
   dataset->require_subcommand(1);

@@ -263,7 +263,7 @@ absl::Status FsError(absl::string_view action, const std::string& path,
 }
 
 // Tokenizer, generation settings, code: every small text file but the weights'
-// index.
+// index and, where the base is a result of Cadre, its list of digests.
 absl::Status CopySideFiles(const std::string& from, const std::string& to) {
   constexpr std::array<const char*, 6> kExtensions = {
       ".json", ".txt", ".jinja", ".model", ".tiktoken", ".py"};
@@ -274,7 +274,8 @@ absl::Status CopySideFiles(const std::string& from, const std::string& to) {
     if (error) return FsError("list", from, error);
     const fs::path& path = entries->path();
     const std::string name = path.filename().string();
-    if (name == "config.json" || absl::EndsWith(name, ".index.json") ||
+    if (name == "config.json" || name == "cadre_manifest.json" ||
+        absl::EndsWith(name, ".index.json") ||
         std::find(kExtensions.begin(), kExtensions.end(),
                   path.extension().string()) == kExtensions.end() ||
         !fs::is_regular_file(path, error)) {

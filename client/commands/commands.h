@@ -46,6 +46,14 @@ struct InspectArgs {
 };
 int Inspect(const Context& context, const InspectArgs& args);
 
+struct ExportArgs {
+  std::string base, adapter;  // folders
+  std::string output;         // new folder
+  std::string dtype = "same";
+  bool any_base = false;
+};
+int Export(const Context& context, const ExportArgs& args);
+
 struct DatasetCheckArgs {
   std::vector<std::string> files;
   std::string model;  // directory with tokenizer.json
