@@ -39,6 +39,12 @@ void Count(const LogicalTensor& tensor, const ModelSpec& spec,
   }
   const bool is_embedding =
       tensor.name == spec.tensor_prefix + "embed_tokens.weight";
+  if (is_embedding) counts.embedding = n;
+  if (is_embedding ? spec.tie_word_embeddings
+                   : tensor.name == LmHeadName(spec)) {
+    counts.head = n;
+    counts.tied = is_embedding;
+  }
   if (!is_embedding || spec.tie_word_embeddings) counts.active += n;
 }
 

@@ -15,13 +15,23 @@
 
 namespace cadre {
 
+// Publishers count differently; docs/model_sizes.md compares.
 struct ParameterCounts {
   int64_t total = 0;
   // Used by one token: everything but the experts that are not chosen and the
-  // embedding table (a look-up of one row).
+  // embedding table (a look-up of one row). The head is included.
   int64_t active = 0;
   int64_t routed_experts = 0;
+  // Embedding table and head; one and the same where they are tied.
+  int64_t embedding = 0, head = 0;
+  bool tied = false;
+
   int64_t dense() const { return total - routed_experts; }
+  // Without the two vocabulary matrices.
+  int64_t total_in_layers() const {
+    return total - embedding - (tied ? 0 : head);
+  }
+  int64_t active_in_layers() const { return active - head; }
 };
 // Buffers are not counted.
 ParameterCounts CountParameters(const ModelSpec& spec);

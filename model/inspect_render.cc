@@ -56,6 +56,15 @@ Json Counts(const ParameterCounts& counts) {
        {"routed_experts", Json::Int(counts.routed_experts), 0}});
 }
 
+Json WholeCounts(const ParameterCounts& counts) {
+  std::vector<Json::Member> members = Counts(counts).members();
+  members.push_back(
+      {"total_in_layers", Json::Int(counts.total_in_layers()), 0});
+  members.push_back(
+      {"active_in_layers", Json::Int(counts.active_in_layers()), 0});
+  return Json::Object(std::move(members));
+}
+
 void RenderLayers(const InspectReport& report, std::string& out) {
   absl::StrAppend(&out, "\nlayers\n");
   std::vector<bool> done(report.layers.size());
@@ -99,8 +108,11 @@ std::string RenderInspectText(const InspectReport& report) {
       Short(report.parameters.total), " total, ",
       Short(report.parameters.active), " active per token, ",
       Short(report.parameters.routed_experts), " in routed experts\n",
-      "  sizes        ", spec.blocks.size(), " layers, hidden ",
-      spec.hidden_size, ", vocabulary ", spec.vocab_size);
+      "               ", Short(report.parameters.total_in_layers()), " total, ",
+      Short(report.parameters.active_in_layers()),
+      " active without embedding and head\n", "  sizes        ",
+      spec.blocks.size(), " layers, hidden ", spec.hidden_size, ", vocabulary ",
+      spec.vocab_size);
   if (spec.max_positions > 0) {
     absl::StrAppend(&out, ", ", spec.max_positions, " positions");
   }
@@ -162,7 +174,7 @@ std::string RenderInspectJson(const InspectReport& report) {
        {"vocab_size", Json::Int(spec.vocab_size), 0},
        {"num_layers", Json::Int(static_cast<int64_t>(spec.blocks.size())), 0},
        {"max_positions", Json::Int(spec.max_positions), 0},
-       {"parameters", Counts(report.parameters), 0},
+       {"parameters", WholeCounts(report.parameters), 0},
        {"layers", Json::Array(std::move(layers)), 0},
        {"lora_target_names", Strings(report.lora_target_names), 0},
        {"lora_matches", Json::Array(std::move(matches)), 0},
