@@ -23,6 +23,17 @@ absl::Status Mismatch(absl::string_view op, absl::string_view name,
       op, ": ", name, " is ", tensor.DebugString(), ", expected ", expected));
 }
 
+// What an arena hands out when it cannot grow (worker/device/arena.h).
+absl::Status CheckMemory(absl::string_view op, absl::string_view name,
+                         const Tensor& tensor) {
+  if (tensor.raw() != nullptr || tensor.num_elements() == 0) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat(op, ": ", name, " is ", tensor.DebugString(),
+                   " without memory: an allocation before it failed"));
+}
+
 }  // namespace
 
 absl::Status CheckTensor(absl::string_view op, absl::string_view name,
@@ -36,7 +47,7 @@ absl::Status CheckTensor(absl::string_view op, absl::string_view name,
     same = dim == kAnyDim || tensor.dim(i) == dim;
     ++i;
   }
-  if (same) return absl::OkStatus();
+  if (same) return CheckMemory(op, name, tensor);
   return Mismatch(
       op, name, tensor,
       Expected(dtype, absl::MakeConstSpan(dims.begin(), dims.size())));
@@ -56,7 +67,7 @@ absl::Status CheckActivation(const Exec& exec, absl::string_view op,
       exec.backend == Backend::kCpu ? DType::kF64 : DType::kBF16;
   if (tensor.present() && tensor.rank() >= min_rank &&
       (tensor.dtype() == DType::kF32 || tensor.dtype() == second)) {
-    return absl::OkStatus();
+    return CheckMemory(op, name, tensor);
   }
   return Mismatch(op, name, tensor,
                   absl::StrCat("f32 or ", DTypeName(second), " of rank ",
@@ -67,7 +78,7 @@ absl::Status CheckLike(absl::string_view op, absl::string_view name,
                        const Tensor& tensor, const Tensor& like) {
   if (tensor.present() && tensor.dtype() == like.dtype() &&
       tensor.dims() == like.dims()) {
-    return absl::OkStatus();
+    return CheckMemory(op, name, tensor);
   }
   return Mismatch(op, name, tensor, like.DebugString());
 }

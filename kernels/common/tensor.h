@@ -72,7 +72,8 @@ class Tensor {
     Tensor out = *this;
     int64_t row = SizeOf(dtype_);
     for (int i = 1; i < rank_; ++i) row *= dims_[i];
-    out.data_ = static_cast<char*>(data_) + begin * row;
+    // A null pointer stays one: it says that there was no memory.
+    if (data_ != nullptr) out.data_ = static_cast<char*>(data_) + begin * row;
     out.dims_[0] = end - begin;
     return out;
   }

@@ -8,8 +8,8 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "worker/backend/backend.h"
-#include "worker/backend/cuda_status.h"
 #include "worker/backend/plugin_api.h"
+#include "worker/device/cuda_status.h"
 
 namespace cadre {
 namespace {

@@ -2,15 +2,21 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/device/cuda_calls.h"
+#include "worker/device/transfer.h"
 
 namespace cadre {
 namespace {
 
 constexpr int64_t kAlignment = 64;
+constexpr int64_t kCudaAlignment = 256;
 constexpr int64_t kFirstBlockBytes = int64_t{1} << 20;
 
-int64_t RoundUp(int64_t n) {
-  return (n + kAlignment - 1) / kAlignment * kAlignment;
+int64_t RoundUp(int64_t n, int64_t alignment) {
+  return (n + alignment - 1) / alignment * alignment;
 }
 
 }  // namespace
@@ -26,10 +32,8 @@ void Arena::AddBlock(int64_t size) {
   ++num_allocations_;
 }
 
-Tensor Arena::Allocate(DType dtype, std::initializer_list<int64_t> dims) {
-  int64_t bytes = SizeOf(dtype);
-  for (int64_t d : dims) bytes *= d;
-  bytes = RoundUp(bytes);
+char* Arena::AllocateOnHost(int64_t bytes) {
+  bytes = RoundUp(bytes, kAlignment);
   while (block_ >= blocks_.size() || offset_ + bytes > blocks_[block_].size) {
     if (block_ < blocks_.size()) {
       earlier_ += blocks_[block_].size;
@@ -43,14 +47,54 @@ Tensor Arena::Allocate(DType dtype, std::initializer_list<int64_t> dims) {
   }
   char* data = blocks_[block_].base + offset_;
   offset_ += bytes;
+  return data;
+}
+
+char* Arena::AllocateOnCuda(int64_t bytes) {
+  bytes = RoundUp(bytes, kCudaAlignment);
+  if (!status_.ok()) return nullptr;
+  if (region_ == nullptr) {
+    if (CudaReserveRegion == nullptr) {
+      status_ = NoCudaError(name_);
+      return nullptr;
+    }
+    absl::StatusOr<std::unique_ptr<Region>> region =
+        CudaReserveRegion(exec_.stream, name_);
+    if (!region.ok()) {
+      status_ = region.status();
+      return nullptr;
+    }
+    region_ = *std::move(region);
+  }
+  if (offset_ + bytes > region_->size()) {
+    ++num_allocations_;
+    status_ = region_->GrowTo(offset_ + bytes);
+    if (!status_.ok()) return nullptr;
+  }
+  char* data = region_->base() + offset_;
+  offset_ += bytes;
+  return data;
+}
+
+Tensor Arena::Allocate(DType dtype, std::initializer_list<int64_t> dims) {
+  int64_t bytes = SizeOf(dtype);
+  for (int64_t d : dims) bytes *= d;
+  char* data = exec_.backend == Backend::kCpu ? AllocateOnHost(bytes)
+                                              : AllocateOnCuda(bytes);
   peak_bytes_ = std::max(peak_bytes_, earlier_ + offset_);
   return Tensor(data, dtype, dims);
 }
 
 Tensor Arena::AllocateZero(DType dtype, std::initializer_list<int64_t> dims) {
   Tensor out = Allocate(dtype, dims);
-  if (out.num_bytes() > 0) std::memset(out.raw(), 0, out.num_bytes());
+  if (out.raw() == nullptr) return out;
+  const absl::Status status = SetZero(exec_, out);
+  if (status_.ok()) status_ = status;
   return out;
+}
+
+absl::Status Arena::TakeStatus() {
+  return std::exchange(status_, absl::OkStatus());
 }
 
 void Arena::Release(const Mark& mark) {
@@ -74,7 +118,7 @@ void Arena::Reset() {
 }
 
 int64_t Arena::reserved_bytes() const {
-  int64_t sum = 0;
+  int64_t sum = region_ == nullptr ? 0 : region_->size();
   for (const Block& block : blocks_) sum += block.size;
   return sum;
 }

@@ -1,9 +1,10 @@
 #ifndef CADRE_WORKER_DEVICE_ARENA_H_
 #define CADRE_WORKER_DEVICE_ARENA_H_
 
-// Step-scoped memory: a bump allocator with marks. It grows while the first
-// step shows how much is needed; Reset() then folds its blocks into one, so
-// that later steps of the same shapes allocate nothing. Owns its memory; the
+// Step-scoped memory where an Exec computes: a bump allocator with marks. It
+// grows while the first step shows how much is needed; later steps of the same
+// shapes allocate nothing. On the host it grows by blocks, which Reset() folds
+// into one; on CUDA in place (worker/device/region.h). Owns its memory; the
 // tensors it hands out are valid until the mark before them is released. Not
 // thread-safe.
 //
@@ -11,13 +12,22 @@
 //   Tensor scratch = arena.Allocate(DType::kF32, {rows, width});
 //   ...
 //   arena.Release(mark);
+//
+// When memory runs out, Allocate answers with a tensor without memory (a null
+// pointer), which every op refuses, and status() says what happened: who drives
+// a step reports that in place of the op's error.
 
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "kernels/common/exec.h"
 #include "kernels/common/tensor.h"
+#include "worker/device/region.h"
 
 namespace cadre {
 
@@ -28,13 +38,18 @@ class Arena {
     int64_t offset = 0;
   };
 
+  // On the host.
   Arena() = default;
+  // `name` is what errors call it: "activations".
+  Arena(const Exec& exec, absl::string_view name)
+      : exec_(exec), name_(name.data(), name.size()) {}
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // 64-byte aligned, contents unspecified. 0 elements are fine.
+  // 256-byte aligned on CUDA, 64 on the host; contents unspecified. 0 elements
+  // are fine.
   Tensor Allocate(DType dtype, std::initializer_list<int64_t> dims);
-  // The same, all zero.
+  // The same, all zero (on CUDA: behind the stream's work).
   Tensor AllocateZero(DType dtype, std::initializer_list<int64_t> dims);
 
   Mark mark() const { return {block_, offset_}; }
@@ -42,6 +57,10 @@ class Arena {
   void Release(const Mark& mark);
   // Everything is free again.
   void Reset();
+
+  // The first failure since construction or since TakeStatus.
+  const absl::Status& status() const { return status_; }
+  absl::Status TakeStatus();
 
   // Calls to the system allocator since construction.
   int64_t num_allocations() const { return num_allocations_; }
@@ -56,13 +75,19 @@ class Arena {
     int64_t size = 0;
   };
   void AddBlock(int64_t size);
+  char* AllocateOnHost(int64_t bytes);
+  char* AllocateOnCuda(int64_t bytes);
 
-  std::vector<Block> blocks_;
-  size_t block_ = 0;     // current block
+  Exec exec_;
+  std::string name_ = "arena";
+  std::vector<Block> blocks_;       // host
+  std::unique_ptr<Region> region_;  // CUDA
+  size_t block_ = 0;                // current block
   int64_t offset_ = 0;   // free bytes of the current block start here
   int64_t earlier_ = 0;  // bytes of the blocks before the current one
   int64_t num_allocations_ = 0;
   int64_t peak_bytes_ = 0;
+  absl::Status status_;
 };
 
 // Releases on destruction what was allocated during its life.

@@ -1,4 +1,4 @@
-#include "worker/backend/cuda_status.h"
+#include "worker/device/cuda_status.h"
 
 #include <cuda_runtime_api.h>
 
