@@ -55,7 +55,7 @@ wait_for() {
 }
 
 "$bin/coordinator/cadre-coordinator" --insecure --listen=127.0.0.1:0 \
-  --metrics-listen=127.0.0.1:0 --state-dir="$run/state" \
+  --metrics-listen=127.0.0.1:0 --health-listen=off --state-dir="$run/state" \
   --ports-file="$run/coordinator.ports" >"$run/coordinator.log" 2>&1 &
 pids+=($!)
 wait_for "$run/coordinator.ports" $! || { echo "the coordinator did not start" >&2; exit 1; }
@@ -67,7 +67,7 @@ worker_metrics=()
 for index in 0 1; do
   OPENBLAS_NUM_THREADS=1 "$bin/worker/cadre-worker" --insecure \
     --coordinator="$CADRE_ADDRESS" --worker-id="quickstart.$index" --index=$index \
-    --device=cpu --metrics-listen=127.0.0.1:0 \
+    --device=cpu --metrics-listen=127.0.0.1:0 --health-listen=off \
     --ports-file="$run/worker-$index.ports" >"$run/worker-$index.log" 2>&1 &
   pids+=($!)
   wait_for "$run/worker-$index.ports" $! || { echo "worker $index did not start" >&2; exit 1; }

@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/impl/service_type.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <filesystem>
 #include <mutex>
@@ -53,6 +54,7 @@ struct Server::Impl {
   std::mutex tick_mutex;
   std::condition_variable tick_wake;
   bool stop_ticking = false;
+  std::atomic<int64_t> ticks{0};
   Address address;
   bool down = false;
 
@@ -67,6 +69,7 @@ void Server::Impl::TickUntilStopped(absl::Duration interval) {
                              [this] { return stop_ticking; })) {
     lock.unlock();
     control->Tick();
+    ++ticks;
     lock.lock();
   }
 }
@@ -199,6 +202,7 @@ Server::Server(Server&&) noexcept = default;
 Server& Server::operator=(Server&&) noexcept = default;
 Server::~Server() = default;
 
+int64_t Server::ticks() const { return impl_->ticks; }
 int Server::port() const { return impl_->address.port; }
 std::string Server::address() const { return FormatAddress(impl_->address); }
 void Server::Shutdown(absl::Duration deadline) { impl_->Shutdown(deadline); }

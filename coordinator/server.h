@@ -12,6 +12,7 @@
 //
 // Movable; not thread-safe itself.
 
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -52,6 +53,9 @@ class Server {
   int port() const;
   // "host:port", with the port that was picked.
   std::string address() const;
+
+  // Grows with every round of judging and placing: a sign of life.
+  int64_t ticks() const;
 
   // Ends the streams, lets running calls finish until the deadline, closes the
   // journal. Jobs run on.

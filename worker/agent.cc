@@ -119,6 +119,7 @@ void Agent::Run() {
   std::mt19937_64 random(std::random_device{}());
   std::uniform_real_distribution<double> jitter(0.5, 1.5);
   for (;;) {
+    ++rounds_;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (exit_) break;

@@ -17,6 +17,7 @@
 //
 // Thread-safe.
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -92,6 +93,10 @@ class Agent {
   // Ends soon, without a save.
   void Abort();
 
+  // Grows with every round of the agent's thread, answered or not: a sign of
+  // life.
+  int64_t rounds() const { return rounds_; }
+
   // Blocks until the agent has ended.
   AgentExit Wait();
 
@@ -120,6 +125,7 @@ class Agent {
   const SessionBody body_;
   WorkerMetrics* const metrics_;
   ReportBuffer reports_;
+  std::atomic<int64_t> rounds_{0};
 
   // Only the agent's thread touches these.
   std::unique_ptr<Session> session_;

@@ -10,6 +10,7 @@
 #include "base/logging.h"
 #include "base/metrics/registry.h"
 #include "base/rpc/channel.h"
+#include "base/rpc/health_server.h"
 #include "base/status_macros.h"
 #include "base/version.h"
 #include "worker/backend/backend.h"
@@ -38,12 +39,22 @@ cadre::v1::Device MakeDevice(const WorkerOptions& options,
 
 }  // namespace
 
+// An address in use may be free at the next start, unlike a wrong one.
+template <typename T>
+absl::StatusOr<T> AsTransient(absl::StatusOr<T> started) {
+  if (absl::IsFailedPrecondition(started.status())) {
+    return absl::UnavailableError(started.status().message());
+  }
+  return started;
+}
+
 // Members are destroyed in reverse order: the agent and its session first.
 struct WorkerDaemon::Impl {
   std::unique_ptr<DeviceBackend> backend;
   MetricsRegistry registry;
   std::unique_ptr<WorkerMetrics> metrics;
   std::optional<MetricsServer> server;
+  std::optional<HealthServer> health;
   SessionOptions session;
   std::unique_ptr<Agent> agent;
 };
@@ -72,12 +83,17 @@ absl::StatusOr<WorkerDaemon> WorkerDaemon::Start(const WorkerOptions& options) {
                          OpenChannel({.address = options.coordinator,
                                       .insecure = options.insecure}));
   CADRE_ASSIGN_OR_RETURN(
-      impl->server, MetricsServer::Start(options.metrics_listen,
-                                         &impl->registry, "--metrics-listen"));
+      impl->server,
+      AsTransient(MetricsServer::Start(options.metrics_listen, &impl->registry,
+                                       "--metrics-listen")));
+  CADRE_ASSIGN_OR_RETURN(impl->health,
+                         AsTransient(HealthServer::Start(options.health_listen,
+                                                         "--health-listen")));
   if (!options.ports_file.empty()) {
     CADRE_RETURN_IF_ERROR(
         WriteFileAtomic(options.ports_file,
-                        absl::StrCat("metrics=", impl->server->port(), "\n")));
+                        absl::StrCat("metrics=", impl->server->port(),
+                                     "\nhealth=", impl->health->port(), "\n")));
   }
   impl->session = {.backend = impl->backend.get(),
                    .metrics = impl->metrics.get(),
@@ -103,10 +119,15 @@ absl::StatusOr<WorkerDaemon> WorkerDaemon::Start(const WorkerOptions& options) {
       },
       impl->metrics.get());
   impl->agent->Start();
+  impl->health->SetReady(true);
   return WorkerDaemon(std::move(impl));
 }
 
-void WorkerDaemon::Drain() { impl_->agent->Drain(); }
+void WorkerDaemon::Drain() {
+  impl_->health->SetReady(false);
+  impl_->agent->Drain();
+}
+int64_t WorkerDaemon::rounds() const { return impl_->agent->rounds(); }
 void WorkerDaemon::Abort() { impl_->agent->Abort(); }
 AgentExit WorkerDaemon::Wait() { return impl_->agent->Wait(); }
 

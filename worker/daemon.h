@@ -1,8 +1,8 @@
 #ifndef CADRE_WORKER_DAEMON_H_
 #define CADRE_WORKER_DAEMON_H_
 
-// A running worker: device, metrics endpoint, agent and sessions, wired
-// together. Movable; one per process (its metrics server is).
+// A running worker: device, metrics and health endpoints, agent and sessions,
+// wired together. Movable; one per process (its metrics server is).
 
 #include <memory>
 
@@ -14,8 +14,9 @@ namespace cadre {
 
 class WorkerDaemon {
  public:
-  // Errors are wrong configurations: a device that is not there, a port that is
-  // taken. A coordinator that does not answer is none; it is waited for.
+  // UNAVAILABLE: an address is in use now. Other errors are wrong configurations,
+  // such as a device that is not there. A coordinator that does not answer is
+  // none; it is waited for.
   static absl::StatusOr<WorkerDaemon> Start(const WorkerOptions& options);
   WorkerDaemon(WorkerDaemon&&) noexcept;
   WorkerDaemon& operator=(WorkerDaemon&&) noexcept;
@@ -23,6 +24,7 @@ class WorkerDaemon {
 
   // See Agent. Any thread.
   void Drain();
+  int64_t rounds() const;
   void Abort();
   AgentExit Wait();
 

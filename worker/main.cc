@@ -6,7 +6,9 @@
 #include <iostream>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "base/logging.h"
+#include "base/systemd/notifier.h"
 #include "worker/daemon.h"
 #include "worker/options.h"
 
@@ -14,6 +16,7 @@ namespace {
 
 // EX_CONFIG: a supervisor must not start the process again as it is.
 constexpr int kExitConfig = 78;
+constexpr int kExitRetry = 1;
 
 int Fail(const absl::Status& status) {
   std::cerr << "cadre-worker: " << status.message() << "\n";
@@ -22,7 +25,7 @@ int Fail(const absl::Status& status) {
 
 // First signal: drain; second: abort.
 void HandleSignals(const sigset_t& signals, const std::atomic<bool>& done,
-                   cadre::WorkerDaemon* daemon) {
+                   cadre::Notifier* notifier, cadre::WorkerDaemon* daemon) {
   bool draining = false;
   const timespec slice{.tv_sec = 0, .tv_nsec = 200'000'000};
   while (!done) {
@@ -32,6 +35,7 @@ void HandleSignals(const sigset_t& signals, const std::atomic<bool>& done,
       daemon->Abort();
     } else {
       draining = true;
+      notifier->Stopping("draining: saving and handing over the job");
       daemon->Drain();
     }
   }
@@ -55,13 +59,20 @@ int main(int argc, char** argv) {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
+  cadre::Notifier notifier = cadre::Notifier::FromEnvironment();
 
   absl::StatusOr<cadre::WorkerDaemon> daemon =
       cadre::WorkerDaemon::Start(line->options);
-  if (!daemon.ok()) return Fail(daemon.status());
+  if (!daemon.ok()) {
+    const int code = Fail(daemon.status());
+    return absl::IsUnavailable(daemon.status()) ? kExitRetry : code;
+  }
+  notifier.Ready(absl::StrCat("worker ", line->options.worker_id,
+                              ", coordinator ", line->options.coordinator));
+  const cadre::Watchdog watchdog(&notifier, [&] { return daemon->rounds(); });
   std::atomic<bool> done{false};
   std::thread signal_thread(
-      [&] { HandleSignals(signals, done, &daemon.value()); });
+      [&] { HandleSignals(signals, done, &notifier, &daemon.value()); });
   const cadre::AgentExit exit = daemon->Wait();
   done = true;
   signal_thread.join();

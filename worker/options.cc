@@ -19,13 +19,14 @@ namespace {
 using cadre::config::v1::WorkerConfig;
 
 constexpr int kMetricsPort = 8480;
+constexpr int kHealthPort = 8490;
 constexpr int kMaxCpuThreads = 1024;
 
 // What the command line says; unset fields leave the file's value alone.
 struct Flags {
   std::string config, ports_file;
   std::optional<std::string> coordinator, worker_id, device, metrics_listen,
-      data_address;
+      health_listen, data_address;
   std::optional<int> index, cpu_threads;
   bool insecure = false, check_config = false, version = false;
 };
@@ -46,6 +47,9 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--metrics-listen", flags->metrics_listen,
                   "Prometheus endpoint, host:port or off (default "
                   "127.0.0.1:<8480 + index>)");
+  app->add_option("--health-listen", flags->health_listen,
+                  "Health for probes, host:port or off (default "
+                  "127.0.0.1:<8490 + index>)");
   app->add_option("--data-address", flags->data_address,
                   "Address that peers reach this worker at (default "
                   "127.0.0.1)");
@@ -114,6 +118,9 @@ absl::StatusOr<WorkerOptions> Resolve(const WorkerConfig& config,
   options.metrics_listen =
       pick(flags.metrics_listen, config.metrics_listen(),
            absl::StrCat("127.0.0.1:", kMetricsPort + options.index));
+  options.health_listen =
+      pick(flags.health_listen, config.health_listen(),
+           absl::StrCat("127.0.0.1:", kHealthPort + options.index));
   options.data_address =
       pick(flags.data_address, config.data_address(), options.data_address);
   if (config.cpu_threads() > 0) options.cpu_threads = config.cpu_threads();

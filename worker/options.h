@@ -20,7 +20,7 @@ struct WorkerOptions {
   std::string link_domain;
   int index = 0;
   std::string device = "auto";
-  std::string metrics_listen;
+  std::string metrics_listen, health_listen;
   std::string data_address = "127.0.0.1";
   int cpu_threads = 1;
   std::map<std::string, std::string> labels;

@@ -6,6 +6,7 @@
 #include "base/rpc/error.h"
 #include "base/rpc/grpc_status.h"
 #include "base/rpc/health.h"
+#include "base/rpc/health_server.h"
 #include "base/status_matchers.h"
 #include "google/rpc/error_details.pb.h"
 
@@ -101,6 +102,31 @@ TEST(Server, ServesHealthAndKeepsItsPortToItself) {
       CheckHealth(channel, kReadyService, absl::Seconds(10)),
       StatusIs(absl::StatusCode::kUnavailable, HasSubstr("NOT_SERVING")));
   server->Shutdown(absl::ToChronoTime(absl::Now() + absl::Seconds(5)));
+}
+
+TEST(HealthServer, IsLiveFromTheStartAndReadyWhenTold) {
+  ASSERT_OK_AND_ASSIGN(HealthServer health,
+                       HealthServer::Start("127.0.0.1:0", "--health-listen"));
+  ASSERT_OK_AND_ASSIGN(
+      auto channel,
+      OpenChannel({.address = FormatAddress({"127.0.0.1", health.port()}),
+                   .insecure = true}));
+  EXPECT_OK(CheckHealth(channel, kLiveService, absl::Seconds(10)));
+  EXPECT_THAT(
+      CheckHealth(channel, kReadyService, absl::Seconds(10)),
+      StatusIs(absl::StatusCode::kUnavailable, HasSubstr("NOT_SERVING")));
+  health.SetReady(true);
+  EXPECT_OK(CheckHealth(channel, kReadyService, absl::Seconds(10)));
+}
+
+TEST(HealthServer, CanBeOffAndNamesAWrongAddress) {
+  ASSERT_OK_AND_ASSIGN(HealthServer health,
+                       HealthServer::Start("off", "--health-listen"));
+  EXPECT_EQ(health.port(), 0);
+  health.SetReady(true);
+  EXPECT_THAT(HealthServer::Start("nowhere", "--health-listen").status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("--health-listen")));
 }
 
 }  // namespace

@@ -10,9 +10,13 @@ class Start(harness.TestCase):
     def test_coordinator_names_the_port_in_use_and_the_flag(self):
         address = self.taken_address()
         for flags, named in (
-            ((f"--listen={address}", "--metrics-listen=off"), "--listen"),
-            ((f"--metrics-listen={address}", "--listen=127.0.0.1:0"),
-             "--metrics-listen")):
+            ((f"--listen={address}", "--metrics-listen=off",
+              "--health-listen=off"), "--listen"),
+            ((f"--metrics-listen={address}", "--listen=127.0.0.1:0",
+              "--health-listen=off"),
+             "--metrics-listen"),
+            ((f"--health-listen={address}", "--listen=127.0.0.1:0",
+              "--metrics-listen=off"), "--health-listen")):
             result = self.run_program(harness.COORDINATOR, "--insecure",
                                       "--state-dir=state", *flags)
             self.assertEqual(result.returncode, 1, result.stderr)
@@ -36,7 +40,7 @@ class Start(harness.TestCase):
         coordinator = self.start_coordinator()
         result = self.run_program(harness.COORDINATOR, "--insecure",
                                   "--listen=127.0.0.1:0",
-                                  "--metrics-listen=off",
+                                  "--metrics-listen=off", "--health-listen=off",
                                   f"--state-dir={coordinator.state}")
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertIn(str(coordinator.state), result.stderr)

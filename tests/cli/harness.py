@@ -83,7 +83,7 @@ class Coordinator(Daemon):
         self.state = folder / "state"
         super().__init__(COORDINATOR,
                          ["--insecure", "--listen=127.0.0.1:0",
-                          "--metrics-listen=127.0.0.1:0",
+                          "--metrics-listen=127.0.0.1:0", "--health-listen=off",
                           f"--state-dir={self.state}"], folder, "coordinator")
         self.address = f"127.0.0.1:{self.port('api')}"
 

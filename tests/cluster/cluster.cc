@@ -101,8 +101,8 @@ absl::Status Cluster::StartCoordinator() {
       coordinator_,
       Process::Start({kCoordinator, "--config", config, "--insecure",
                       "--listen", absl::StrCat("127.0.0.1:", port_),
-                      "--metrics-listen", "off", "--state-dir", dir_ + "/state",
-                      "--ports-file", ports}));
+                      "--metrics-listen", "off", "--health-listen", "off",
+                      "--state-dir", dir_ + "/state", "--ports-file", ports}));
   CADRE_ASSIGN_OR_RETURN(port_, ReadPort(ports, "api"));
   if (client_ == nullptr) {
     CADRE_ASSIGN_OR_RETURN(client_,
@@ -119,7 +119,7 @@ absl::Status Cluster::StartWorker(int number) {
       Process::Start({kWorker, "--insecure", "--coordinator",
                       absl::StrCat("127.0.0.1:", port_), "--device", "cpu",
                       "--worker-id", absl::StrCat("test.", number),
-                      "--metrics-listen", "off"}));
+                      "--metrics-listen", "off", "--health-listen", "off"}));
   return absl::OkStatus();
 }
 

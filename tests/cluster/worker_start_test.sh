@@ -27,9 +27,9 @@ expect "bad device" 78 "'tpu'" "$worker" --device tpu
 expect "bad address" 78 "--coordinator" "$worker" --coordinator nowhere
 expect "bad id" 78 "--worker-id" "$worker" --worker-id 'a b'
 expect "no cuda" 78 "--device=cuda" "$worker" --insecure --device cuda \
-  --metrics-listen off
+  --metrics-listen off --health-listen off
 expect "plaintext not asked for" 78 "--insecure" "$worker" --device cpu \
-  --metrics-listen off
+  --metrics-listen off --health-listen off
 echo 'no_such_field: 1' >"$config"
 expect "unknown field" 78 "no_such_field" "$worker" --config "$config"
 echo 'timeouts { sync_deadline: "1ms" }' >"$config"
@@ -37,7 +37,7 @@ expect "timeouts out of order" 78 "sync_deadline" "$worker" --config "$config"
 
 # Without a coordinator it waits, writes its ports, and leaves on SIGTERM.
 ports=$TEST_TMPDIR/ports
-"$worker" --insecure --device cpu --coordinator 127.0.0.1:1 --metrics-listen \
+"$worker" --insecure --device cpu --coordinator 127.0.0.1:1 --health-listen off --metrics-listen \
   127.0.0.1:0 --ports-file "$ports" 2>"$TEST_TMPDIR/log" &
 pid=$!
 for _ in $(seq 300); do
