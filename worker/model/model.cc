@@ -58,9 +58,14 @@ class BlockModel final : public Model {
   BlockModel(const ModelSpec& spec, ModelOptions options)
       : spec_(spec),
         options_(std::move(options)),
-        weights_(spec_, lora(), options_.dtype) {}
+        weights_(spec_, lora(), options_.dtype, experts()) {}
 
+  // Before construction: the weights are laid out by it.
+  static absl::Status CheckExpertParallel(const ModelSpec& spec,
+                                          const ModelOptions& options);
   absl::Status Init();
+
+  absl::Status Connect(const ModelGroups& groups) override;
 
   ParameterRegistry& parameters() override { return weights_.registry(); }
   const ModelSpec& spec() const override { return spec_; }
@@ -88,6 +93,9 @@ class BlockModel final : public Model {
   const LoraPlan* lora() const {
     return options_.lora ? &*options_.lora : nullptr;
   }
+  const ExpertParallel* experts() const {
+    return options_.expert_parallel ? &*options_.expert_parallel : nullptr;
+  }
   absl::StatusOr<LayerContext> BeginPass(const Batch& batch, bool training,
                                          uint64_t dropout_step);
   Tensor NewState(Arena* arena, const LayerContext& ctx) const {
@@ -105,6 +113,7 @@ class BlockModel final : public Model {
   const ModelSpec spec_;
   const ModelOptions options_;
   WeightStore weights_;
+  ModelGroups groups_;
   Parameter *embedding_ = nullptr, *head_ = nullptr;
   Norm final_norm_;
   StreamEnds ends_;
@@ -145,10 +154,60 @@ absl::Status BlockModel::Init() {
   return absl::OkStatus();
 }
 
+absl::Status BlockModel::CheckExpertParallel(const ModelSpec& spec,
+                                             const ModelOptions& options) {
+  if (!options.expert_parallel) return absl::OkStatus();
+  const ExpertParallel& experts = *options.expert_parallel;
+  size_t layer = 0;
+  for (const BlockSpec& block : spec.blocks) {
+    const auto* moe = std::get_if<MoeSpec>(&block.ffn);
+    if (moe == nullptr) continue;
+    if (layer < experts.layers.size() &&
+        (experts.layers[layer].num_experts() != moe->num_experts ||
+         experts.layers[layer].num_slots() % experts.size != 0)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "MoE layer ", layer, " has ", moe->num_experts,
+          " experts, its placement ", experts.layers[layer].num_experts(),
+          " in ", experts.layers[layer].num_slots(), " slots on ", experts.size,
+          " ranks; the experts must agree and the ranks divide the slots"));
+    }
+    ++layer;
+  }
+  if (layer != experts.layers.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the model has ", layer, " MoE layers, the placement of ",
+                     "its experts ", experts.layers.size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BlockModel::Connect(const ModelGroups& groups) {
+  const int size =
+      options_.expert_parallel ? options_.expert_parallel->size : 1;
+  const Communicator* const ep = groups.expert_dispatch;
+  if ((ep == nullptr) != (size == 1) ||
+      (ep != nullptr &&
+       (ep->size() != size || ep->rank() != options_.expert_parallel->rank))) {
+    return absl::InternalError(
+        absl::StrCat("the model's experts lie on ", size,
+                     " ranks, the communicator of their dispatch has ",
+                     ep == nullptr ? 1 : ep->size(), " and is rank ",
+                     ep == nullptr ? 0 : ep->rank()));
+  }
+  groups_ = groups;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<LayerContext> BlockModel::BeginPass(const Batch& batch,
                                                    bool training,
                                                    uint64_t dropout_step) {
   CADRE_RETURN_IF_ERROR(CheckBatch(batch));
+  if (options_.expert_parallel && groups_.expert_dispatch == nullptr &&
+      options_.expert_parallel->size > 1) {
+    return absl::FailedPreconditionError(
+        "the model's experts lie on several ranks and it is not connected to "
+        "them");
+  }
   kept_.Reset();
   saved_.Reset();
   scratch_.Reset();
@@ -310,6 +369,7 @@ absl::Status BlockModel::BackwardBlocks(LayerContext* ctx, Stream* grad) {
 
 absl::StatusOr<std::unique_ptr<Model>> Model::Create(const ModelSpec& spec,
                                                      ModelOptions options) {
+  CADRE_RETURN_IF_ERROR(BlockModel::CheckExpertParallel(spec, options));
   auto model = std::make_unique<BlockModel>(spec, std::move(options));
   CADRE_RETURN_IF_ERROR(model->Init());
   return model;

@@ -23,8 +23,10 @@
 #include "model/lora_targets.h"
 #include "model/model_dir.h"
 #include "model/model_spec.h"
+#include "worker/comm/communicator.h"
 #include "worker/model/batch.h"
 #include "worker/model/parameters.h"
+#include "worker/moe/expert_parallel.h"
 
 namespace cadre {
 
@@ -39,6 +41,21 @@ struct ModelOptions {
   // backward pass.
   bool activation_checkpointing = false;
   uint64_t dropout_seed = 0;
+  // Set: the routed experts are spread over a group of ranks and this model
+  // holds those of one of them (Parameter::rows). Unset: it holds all.
+  std::optional<ExpertParallel> expert_parallel;
+};
+
+// Whom a model talks to during a pass. Each is used from one thread at a time
+// and by nothing else meanwhile; all must outlive the model.
+struct ModelGroups {
+  // The ranks that share one copy of the experts, for dispatch and combine
+  // only: rank and size are those of ModelOptions::expert_parallel. Null with
+  // one rank.
+  Communicator* expert_dispatch = nullptr;
+  // All ranks of the job: sums the statistics of auxiliary losses, once a
+  // micro-batch. Null: this rank's are all there are.
+  Communicator* world = nullptr;
 };
 
 struct LossScale {
@@ -75,6 +92,11 @@ class Model {
   static absl::StatusOr<std::unique_ptr<Model>> Create(const ModelSpec& spec,
                                                        ModelOptions options);
   virtual ~Model() = default;
+
+  // Before the first pass of a model that is not alone. From then on every
+  // pass is collective: all ranks call it the same number of times in the same
+  // order, with an empty batch (no ids, cu_seqlens {0}) where there is no data.
+  virtual absl::Status Connect(const ModelGroups& groups) = 0;
 
   virtual ParameterRegistry& parameters() = 0;
   virtual const ModelSpec& spec() const = 0;

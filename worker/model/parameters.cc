@@ -7,6 +7,10 @@ namespace cadre {
 Parameter* ParameterRegistry::Add(Parameter parameter) {
   storage_.push_back(std::move(parameter));
   Parameter* added = &storage_.back();
+  if (added->global_shape.empty()) {
+    const auto dims = added->value.dims();
+    added->global_shape.assign(dims.begin(), dims.end());
+  }
   CADRE_CHECK(by_name_.emplace(added->name, added).second)
       << "parameter " << added->name << " is there twice";
   order_.push_back(added);

@@ -23,6 +23,16 @@ enum class ParamDomain {
   kExpert,  // routed experts: leading dim is the expert; summed over EDP only
 };
 
+// A row of a tensor's leading dim that this rank holds.
+struct HeldRow {
+  // Of the whole tensor: the logical expert.
+  int64_t index = 0;
+  // Among all copies of the row in one group of ranks that share the experts,
+  // exactly one is home: the lowest slot. It alone counts in the gradient norm,
+  // owns optimizer state and is saved and exported. False for a spare copy.
+  bool home = true;
+};
+
 struct Parameter {
   // Reference name (models.md 1.2), e.g.
   // "model.layers.1.mlp.experts.down_proj", or for adapters "<module>.lora_A" /
@@ -33,6 +43,13 @@ struct Parameter {
   // Frozen parameters have an absent grad. A parameter that can never have a
   // gradient (models.md 1, "No gradient, ever") is always frozen.
   bool trainable = false;
+  // Of the whole logical tensor, whatever part of it this rank holds. Names,
+  // seeds, checkpoints and exports go by it.
+  std::vector<int64_t> global_shape;
+  // Empty: value is the whole tensor. Otherwise value is [rows.size(), ...] and
+  // its row i is row rows[i].index of the whole tensor; an index may occur
+  // twice (spare copies). Changes only between steps (Model::SetPlacement).
+  std::vector<HeldRow> rows;
   Tensor value;
   Tensor grad;  // same shape; the model adds into it; the caller zeroes it
 };

@@ -254,8 +254,21 @@ void Randomize(Model* model, uint64_t seed) {
       const int64_t in = p->value.dim(p->value.rank() - 1);
       deviation = 1.2 / std::sqrt(static_cast<double>(in));
     }
-    for (int64_t i = 0; i < p->value.num_elements(); ++i) {
-      Set(p->value, i, mean + deviation * normal(bits));
+    // The whole tensor is drawn, whatever part of it is here.
+    int64_t rows = 1, width = p->value.num_elements();
+    if (!p->rows.empty()) {
+      rows = p->global_shape[0];
+      width /= p->value.dim(0);
+    }
+    for (int64_t row = 0; row < rows; ++row) {
+      std::vector<double> drawn(width);
+      for (double& v : drawn) v = mean + deviation * normal(bits);
+      for (int64_t held = 0; held == 0 || held < std::ssize(p->rows); ++held) {
+        if (!p->rows.empty() && p->rows[held].index != row) continue;
+        for (int64_t i = 0; i < width; ++i) {
+          Set(p->value, held * width + i, drawn[i]);
+        }
+      }
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <functional>
 #include <random>
+#include <variant>
 
 #include "absl/strings/match.h"
 #include "base/status_macros.h"
@@ -10,11 +11,29 @@
 namespace cadre {
 namespace {
 
-// One generator per tensor, so that a tensor's values do not depend on others.
-std::mt19937_64 GeneratorFor(uint64_t seed, const std::string& name) {
+// One generator per tensor, so that a tensor's values do not depend on others;
+// one per expert, so that they do not depend on which experts are here.
+std::mt19937_64 GeneratorFor(uint64_t seed, const std::string& name,
+                             int64_t expert = -1) {
   uint64_t h = 0xCBF29CE484222325ULL ^ (seed * 0x9E3779B97F4A7C15ULL);
   for (unsigned char c : name) h = (h ^ c) * 0x100000001B3ULL;
+  h += static_cast<uint64_t>(expert + 1) * 0xD1342543DE82EF95ULL;
   return std::mt19937_64(h);
+}
+
+// The global row of each row that is held.
+int64_t GlobalRow(const Parameter& parameter, int64_t row) {
+  return parameter.rows.empty() ? row : parameter.rows[row].index;
+}
+
+// MoE layers in model order by layer; -1 for the others.
+std::vector<int> MoeIndices(const ModelSpec& spec) {
+  std::vector<int> out;
+  int next = 0;
+  for (const BlockSpec& block : spec.blocks) {
+    out.push_back(std::holds_alternative<MoeSpec>(block.ffn) ? next++ : -1);
+  }
+  return out;
 }
 
 void Fill(const Tensor& t, const std::function<double()>& value) {
@@ -27,11 +46,30 @@ void Fill(const Tensor& t, const std::function<double()>& value) {
 
 }  // namespace
 
+std::vector<HeldRow> HeldExperts(const ExpertParallel& experts, int layer) {
+  const ExpertSlots& slots = experts.layers[layer];
+  const int64_t count = experts.slots_per_rank(layer);
+  std::vector<HeldRow> rows;
+  for (int64_t local = 0; local < count; ++local) {
+    const int64_t slot = experts.rank * count + local;
+    const int32_t expert = slots.slot_to_expert[slot];
+    rows.push_back({.index = expert,
+                    .home = slots.expert_to_slots[expert].front() == slot});
+  }
+  return rows;
+}
+
 WeightStore::WeightStore(const ModelSpec& spec, const LoraPlan* lora,
-                         DType dtype)
+                         DType dtype, const ExpertParallel* experts)
     : dtype_(dtype), base_(LogicalTensors(spec)) {
-  const auto add = [this](Parameter parameter,
-                          const std::vector<int64_t>& dims) {
+  const std::vector<int> moe = MoeIndices(spec);
+  const auto add = [&](Parameter parameter, std::vector<int64_t> dims,
+                       int layer) {
+    parameter.global_shape = dims;
+    if (parameter.domain == ParamDomain::kExpert && experts != nullptr) {
+      parameter.rows = HeldExperts(*experts, moe[layer]);
+      dims[0] = static_cast<int64_t>(parameter.rows.size());
+    }
     parameter.value = NewTensor(dims);
     if (parameter.trainable) parameter.grad = NewTensor(dims);
     registry_.Add(std::move(parameter));
@@ -42,7 +80,7 @@ WeightStore::WeightStore(const ModelSpec& spec, const LoraPlan* lora,
          .domain = experts ? ParamDomain::kExpert : ParamDomain::kDense,
          .trainable = lora == nullptr && t.can_have_gradient &&
                       t.role != LogicalTensor::Role::kBuffer},
-        t.shape);
+        t.shape, t.layer);
   }
   if (lora == nullptr) return;
   for (const LoraModule& m : lora->modules) {
@@ -52,12 +90,12 @@ WeightStore::WeightStore(const ModelSpec& spec, const LoraPlan* lora,
          .domain = domain,
          .is_adapter = true,
          .trainable = true},
-        m.a_shape());
+        m.a_shape(), m.layer);
     add({.name = m.b_name(),
          .domain = domain,
          .is_adapter = true,
          .trainable = true},
-        m.b_shape());
+        m.b_shape(), m.layer);
   }
 }
 
@@ -70,7 +108,16 @@ Tensor WeightStore::NewTensor(absl::Span<const int64_t> dims) {
 
 absl::Status WeightStore::Load(const ModelDir& dir) {
   for (const LogicalTensor& t : base_) {
-    CADRE_RETURN_IF_ERROR(dir.Read(t.name, registry_.Find(t.name)->value));
+    const Parameter& parameter = *registry_.Find(t.name);
+    if (parameter.rows.empty()) {
+      CADRE_RETURN_IF_ERROR(dir.Read(t.name, parameter.value));
+      continue;
+    }
+    for (size_t row = 0; row < parameter.rows.size(); ++row) {
+      const int64_t expert = parameter.rows[row].index;
+      CADRE_RETURN_IF_ERROR(dir.ReadExperts(
+          t.name, expert, expert + 1, parameter.value.Rows(row, row + 1)));
+    }
   }
   return absl::OkStatus();
 }
@@ -80,7 +127,16 @@ void WeightStore::InitBase(const ModelSpec& spec, uint64_t seed) {
     std::mt19937_64 random = GeneratorFor(seed, t.name);
     std::normal_distribution<double> normal(0, 0.02);
     std::uniform_real_distribution<double> uniform(0, 1);
-    const Tensor value = registry_.Find(t.name)->value;
+    const Parameter& parameter = *registry_.Find(t.name);
+    const Tensor value = parameter.value;
+    if (t.role == LogicalTensor::Role::kExperts) {
+      for (int64_t row = 0; row < value.dim(0); ++row) {
+        random = GeneratorFor(seed, t.name, GlobalRow(parameter, row));
+        normal.reset();
+        Fill(value.Rows(row, row + 1), [&] { return normal(random); });
+      }
+      continue;
+    }
     std::function<double()> next = [&] { return normal(random); };
     if (t.role == LogicalTensor::Role::kBuffer) {
       next = [] { return 0.0; };
@@ -119,11 +175,18 @@ void WeightStore::InitAdapter(uint64_t seed) {
       Fill(p->value, [] { return 0.0; });
       continue;
     }
-    std::mt19937_64 random = GeneratorFor(seed, p->name);
     const double in = static_cast<double>(p->value.dim(p->value.rank() - 1));
     std::uniform_real_distribution<double> uniform(-1 / std::sqrt(in),
                                                    1 / std::sqrt(in));
-    Fill(p->value, [&] { return uniform(random); });
+    if (p->domain != ParamDomain::kExpert) {
+      std::mt19937_64 random = GeneratorFor(seed, p->name);
+      Fill(p->value, [&] { return uniform(random); });
+      continue;
+    }
+    for (int64_t row = 0; row < p->value.dim(0); ++row) {
+      std::mt19937_64 random = GeneratorFor(seed, p->name, GlobalRow(*p, row));
+      Fill(p->value.Rows(row, row + 1), [&] { return uniform(random); });
+    }
   }
 }
 

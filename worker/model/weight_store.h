@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "model/lora_targets.h"
@@ -13,22 +14,30 @@
 #include "model/tensor_names.h"
 #include "worker/device/host_buffer.h"
 #include "worker/model/parameters.h"
+#include "worker/moe/expert_parallel.h"
 
 namespace cadre {
+
+// What the slots of experts.rank in MoE layer `layer` hold: the rows of its
+// expert parameters.
+std::vector<HeldRow> HeldExperts(const ExpertParallel& experts, int layer);
 
 class WeightStore {
  public:
   // With `lora`, the base is frozen and has no gradients; without, everything
-  // that can have a gradient is trained.
-  WeightStore(const ModelSpec& spec, const LoraPlan* lora, DType dtype);
+  // that can have a gradient is trained. With `experts`, of the routed experts
+  // and their adapters only the rows of the slots of its rank have memory.
+  WeightStore(const ModelSpec& spec, const LoraPlan* lora, DType dtype,
+              const ExpertParallel* experts = nullptr);
 
   ParameterRegistry& registry() { return registry_; }
 
-  // Every base tensor from the directory.
+  // What this rank holds of every base tensor of the directory.
   absl::Status Load(const ModelDir& dir);
   // Every base tensor at random: matrices normal with deviation 0.02, norms one
   // (zero where the model adds one), decays spread as the architectures' own
-  // initialisation does.
+  // initialisation does. A value depends on the seed, the tensor's name and its
+  // place in the whole tensor, not on which rows are held; so do adapters'.
   void InitBase(const ModelSpec& spec, uint64_t seed);
   // A uniform in +-1/sqrt(in), B = 0.
   void InitAdapter(uint64_t seed);
