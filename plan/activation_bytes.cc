@@ -1,0 +1,110 @@
+#include "plan/activation_bytes.h"
+
+#include <algorithm>
+#include <variant>
+
+namespace cadre {
+namespace {
+
+int64_t Streams(const ModelSpec& model) {
+  const auto* hyper = std::get_if<HyperConnections>(&model.residual);
+  return hyper == nullptr ? 1 : hyper->multiplicity;
+}
+
+// Linear attention with `heads` states of width `d`.
+void AddRecurrent(double heads, double d, const ActivationShape& shape,
+                  BlockActivations* out) {
+  out->mixer_kept += 12 * heads * d + 2 * heads * d + 12 * heads;
+  // Chunk states are made again inside the backward, head group by head group.
+  out->mixer_replay += 12 * heads * d;
+  out->mixer_live +=
+      6 * heads * d + 10 * heads * d +
+      17 * d * std::min<double>(heads, shape.kda_head_group);
+}
+
+struct AddMixer {
+  const ActivationShape& shape;
+  BlockActivations* out;
+
+  void operator()(const KdaSpec& kda) const {
+    AddRecurrent(kda.num_heads, kda.head_dim, shape, out);
+  }
+  void operator()(const GdnSpec& gdn) const {
+    AddRecurrent(gdn.num_value_heads,
+                 std::max(gdn.value_head_dim, gdn.key_head_dim), shape, out);
+  }
+  void operator()(const MlaSpec& mla) const {
+    const double h = mla.num_heads;
+    const double latent = mla.kv_lora_rank + mla.qk_rope_dim;
+    const double qk = mla.qk_nope_dim + mla.qk_rope_dim;
+    if (!mla.indexer.has_value()) {
+      const double bytes =
+          2 * h * (2 * qk + 2 * mla.v_dim) + 2 * latent;
+      out->mixer_kept += bytes;
+      out->mixer_replay += bytes;
+      out->mixer_live += bytes;
+      return;
+    }
+    const double bytes = h * (2 * latent + 2 * mla.v_dim + 4) + 2 * latent +
+                         2 * mla.q_lora_rank;
+    out->mixer_kept += bytes;
+    out->mixer_replay += bytes;
+    out->mixer_live += 7 * latent * h + 4 * latent;
+    // A layer that shares its indices keeps none of its own.
+    if (mla.indexer->kind == IndexerSpec::Kind::kFull) {
+      out->routing += SparseIndexBytes(*mla.indexer, shape.longest_document);
+    }
+  }
+  void operator()(const GqaSpec& gqa) const {
+    const double d = gqa.head_dim;
+    double bytes = 2 * (2 * gqa.num_heads + 2 * gqa.num_kv_heads) * d +
+                   4 * gqa.num_heads;
+    if (gqa.output_gate) bytes += 2 * gqa.num_heads * d;
+    out->mixer_kept += bytes;
+    out->mixer_replay += bytes;
+    out->mixer_live += bytes;
+  }
+};
+
+}  // namespace
+
+double SparseIndexBytes(const IndexerSpec& indexer, int64_t longest_document) {
+  const double ids = static_cast<double>(indexer.topk) *
+                     (longest_document <= 65536 ? 2 : 4);
+  return std::min(longest_document / 8.0, ids);
+}
+
+double ResidualBankBytes(const ModelSpec& model) {
+  const auto* bank = std::get_if<AttentionResiduals>(&model.residual);
+  if (bank == nullptr || bank->block_size < 1) return 0.0;
+  const int64_t blocks = static_cast<int64_t>(model.blocks.size());
+  return 2.0 * model.hidden_size *
+         ((blocks + bank->block_size - 1) / bank->block_size);
+}
+
+BlockActivations ActivationsOf(const ModelSpec& model, const BlockSpec& block,
+                               const ActivationShape& shape) {
+  const double d = model.hidden_size;
+  BlockActivations out;
+  out.residual_kept = 2 * d * Streams(model);
+  out.residual_live = 4 * d * Streams(model);
+  // The normed input of the mixer.
+  out.mixer_kept = out.mixer_replay = 2 * d;
+  std::visit(AddMixer{shape, &out}, block.mixer);
+  if (const auto* mlp = std::get_if<DenseMlpSpec>(&block.ffn)) {
+    out.ffn_kept = 2 * d + 4.0 * mlp->width;
+    out.ffn_live = 6.0 * mlp->width;
+    return out;
+  }
+  const MoeSpec& moe = std::get<MoeSpec>(block.ffn);
+  const double dr = moe.latent_dim > 0 ? moe.latent_dim : d;
+  const double rows = shape.expert_rows_per_token;
+  out.ffn_kept = (2 * dr + 4 * moe.expert_width) * rows;
+  out.ffn_live = (2 * dr + 6 * moe.expert_width) * rows;
+  out.routing += 6.0 * moe.top_k;
+  // A norm behind the combine needs its input, and a replay stops before it.
+  if (moe.latent_norm) out.routing += 2 * dr;
+  return out;
+}
+
+}  // namespace cadre
