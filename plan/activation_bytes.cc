@@ -17,9 +17,8 @@ void AddRecurrent(double heads, double d, const ActivationShape& shape,
   out->mixer_kept += 12 * heads * d + 2 * heads * d + 12 * heads;
   // Chunk states are made again inside the backward, head group by head group.
   out->mixer_replay += 12 * heads * d;
-  out->mixer_live +=
-      6 * heads * d + 10 * heads * d +
-      17 * d * std::min<double>(heads, shape.kda_head_group);
+  out->mixer_live += 6 * heads * d + 10 * heads * d +
+                     17 * d * std::min<double>(heads, shape.kda_head_group);
 }
 
 struct AddMixer {
@@ -37,16 +36,16 @@ struct AddMixer {
     const double h = mla.num_heads;
     const double latent = mla.kv_lora_rank + mla.qk_rope_dim;
     const double qk = mla.qk_nope_dim + mla.qk_rope_dim;
+    const double gate = mla.output_gate ? 2 * h * mla.v_dim : 0.0;
     if (!mla.indexer.has_value()) {
-      const double bytes =
-          2 * h * (2 * qk + 2 * mla.v_dim) + 2 * latent;
+      const double bytes = 2 * h * (2 * qk + 2 * mla.v_dim) + 2 * latent + gate;
       out->mixer_kept += bytes;
       out->mixer_replay += bytes;
       out->mixer_live += bytes;
       return;
     }
     const double bytes = h * (2 * latent + 2 * mla.v_dim + 4) + 2 * latent +
-                         2 * mla.q_lora_rank;
+                         2 * mla.q_lora_rank + gate;
     out->mixer_kept += bytes;
     out->mixer_replay += bytes;
     out->mixer_live += 7 * latent * h + 4 * latent;
@@ -57,8 +56,8 @@ struct AddMixer {
   }
   void operator()(const GqaSpec& gqa) const {
     const double d = gqa.head_dim;
-    double bytes = 2 * (2 * gqa.num_heads + 2 * gqa.num_kv_heads) * d +
-                   4 * gqa.num_heads;
+    double bytes =
+        2 * (2 * gqa.num_heads + 2 * gqa.num_kv_heads) * d + 4 * gqa.num_heads;
     if (gqa.output_gate) bytes += 2 * gqa.num_heads * d;
     out->mixer_kept += bytes;
     out->mixer_replay += bytes;
@@ -69,8 +68,8 @@ struct AddMixer {
 }  // namespace
 
 double SparseIndexBytes(const IndexerSpec& indexer, int64_t longest_document) {
-  const double ids = static_cast<double>(indexer.topk) *
-                     (longest_document <= 65536 ? 2 : 4);
+  const double ids =
+      static_cast<double>(indexer.topk) * (longest_document <= 65536 ? 2 : 4);
   return std::min(longest_document / 8.0, ids);
 }
 
@@ -101,6 +100,10 @@ BlockActivations ActivationsOf(const ModelSpec& model, const BlockSpec& block,
   const double rows = shape.expert_rows_per_token;
   out.ffn_kept = (2 * dr + 4 * moe.expert_width) * rows;
   out.ffn_live = (2 * dr + 6 * moe.expert_width) * rows;
+  if (moe.shared_width > 0) {
+    out.ffn_kept += 2 * d + 4.0 * moe.shared_width;
+    out.ffn_live += 6.0 * moe.shared_width;
+  }
   out.routing += 6.0 * moe.top_k;
   // A norm behind the combine needs its input, and a replay stops before it.
   if (moe.latent_norm) out.routing += 2 * dr;

@@ -9,19 +9,21 @@
 //
 //   part            kept                           live in the backward, more
 //   residual        2 D n (n streams)              4 D n
-//   KDA, GDN        2 D + 12 H d  (+ 2 H d + 12 H  16 H d... see below
-//                   while the states are kept)     + 17 d x head group
+//   KDA, GDN        2 D + 14 H d + 12 H            16 H d + 17 d x head group
 //   dense MLA       2 D + 2 H (2 qk + 2 v) + 2 c   as much again
 //   sparse MLA      2 D + H (2 c + 2 v + 4) + 2 c  7 c H + 4 c
 //                   + 2 q_lora + idx
 //   GQA             2 D + 2 (2 H + 2 Hkv) d + 4 H  as much again
 //   MoE             (2 Dr + 4 F) R/T               (2 Dr + 6 F) R/T
+//   shared expert   2 D + 4 Fs                     6 Fs
 //   dense MLP       2 D + 4 F                      6 F
 //
-// c is the width of a latent key (kv_lora + rope). KDA's backward needs
+// An output gate keeps another 2 H v. qk and v are the head widths of keys and
+// values, c is the width of a latent key (kv_lora + rope). KDA's backward needs
 // 6 H d (after the convolution) and 10 H d (gradients) at once, and the
-// workspace of one head group. Source: section 9 of the design of the memory
-// model; docs/memory_model.md says what each part is.
+// workspace of one head group; a replay brings back 12 of its 14 H d, since
+// chunk states are made group by group. Source: section 9 of the design of the
+// memory model; docs/memory_model.md says what each part is.
 
 #include <cstdint>
 
@@ -30,7 +32,7 @@
 namespace cadre {
 
 struct ActivationShape {
-  int64_t longest_document = 0;  // tokens; sizes the kept sparse indices
+  int64_t longest_document = 0;        // tokens; sizes the kept sparse indices
   double expert_rows_per_token = 0.0;  // R/T = rho x k
   int64_t kda_head_group = 8;  // heads per pass of the KDA and GDN backward
 };
