@@ -7,16 +7,22 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "kernels/common/exec.h"
 #include "kernels/common/tensor.h"
 
 namespace cadre {
 
 struct AdamWArgs {
-  Tensor p;  // any shape, updated in place; f32 or f64 on the CPU
+  // Any shape, updated in place; f32 or f64 on the CPU, f32 on CUDA (the master
+  // copy of a bf16 weight).
+  Tensor p;
   Tensor m;  // as p, updated
   Tensor v;  // as p, updated
   Tensor g;  // as p
+  // CUDA only, optional: bf16 of p's shape, overwritten with the new p rounded
+  // to nearest even. This is the weight that the model computes with.
+  Tensor value;
   double learning_rate = 0.0;
   double beta1 = 0.9;
   double beta2 = 0.95;
@@ -36,12 +42,16 @@ struct AdamWArgs {
 // parameter is cut. Empty tensors are allowed. Aliasing: none.
 absl::Status AdamW(const Exec& exec, const AdamWArgs& args);
 
+// The same for many parameters, in as few launches as possible on CUDA.
+absl::Status AdamW(const Exec& exec, absl::Span<const AdamWArgs> args);
+
 struct SumOfSquaresArgs {
-  Tensor x;    // any shape, f32 or f64 on the CPU
-  Tensor sum;  // f64 [1], added to
+  Tensor x;    // any shape; f32 or f64 on the CPU, f32 or bf16 on CUDA
+  Tensor sum;  // f64 [1], added to; on the device with CUDA
 };
 // In double: pieces of 4096 elements in order, each summed in order; the same
-// bits whatever the number of threads.
+// bits whatever the number of threads. On CUDA one cluster of blocks sums in an
+// order fixed by the size; no workspace.
 absl::Status SumOfSquares(const Exec& exec, const SumOfSquaresArgs& args);
 
 }  // namespace cadre

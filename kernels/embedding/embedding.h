@@ -16,15 +16,15 @@ struct EmbeddingForwardArgs {
   Tensor table;  // [V,D]
   Tensor y;      // [T,D] = table[ids]
 };
-// f32 or f64 on the CPU. T may be 0. INVALID_ARGUMENT names the first id
-// outside the table (CPU). Determinism: bitwise.
+// f32 or f64 on the CPU, f32 or bf16 on CUDA. T may be 0. INVALID_ARGUMENT
+// names the first id outside the table (CPU). Determinism: bitwise.
 absl::Status EmbeddingForward(const Exec& exec,
                               const EmbeddingForwardArgs& args);
 
 struct EmbeddingBackwardArgs {
   Tensor ids;     // i32 [T]
   Tensor dy;      // [T,D]
-  Tensor dtable;  // [V,D], added to
+  Tensor dtable;  // [V,D], added to; as dy on the CPU, f32 on CUDA
   // This row never gets a gradient; -1: none.
   int64_t pad_id = -1;
 };
