@@ -40,7 +40,10 @@ absl::Status Check(const Exec& exec, const GemmArgs& args) {
       args.trans_b ? CheckTensor("gemm", "b", args.b, dtype, {kAnyDim, k})
                    : CheckTensor("gemm", "b", args.b, dtype, {k, kAnyDim}));
   const int64_t n = args.b.dim(args.trans_b ? 0 : 1);
-  CADRE_RETURN_IF_ERROR(CheckTensor("gemm", "c", args.c, dtype, {m, n}));
+  const bool wide = exec.backend == Backend::kCuda && dtype == DType::kBF16 &&
+                    args.c.dtype() == DType::kF32;
+  CADRE_RETURN_IF_ERROR(
+      CheckTensor("gemm", "c", args.c, wide ? DType::kF32 : dtype, {m, n}));
   CADRE_RETURN_IF_ERROR(CheckPitch("a", args.a, args.lda));
   CADRE_RETURN_IF_ERROR(CheckPitch("b", args.b, args.ldb));
   return CheckPitch("c", args.c, args.ldc);

@@ -19,8 +19,12 @@ absl::Status Check(const Exec& exec, const GroupedGemmArgs& args) {
   const DType dtype = args.x.dtype();
   CADRE_RETURN_IF_ERROR(
       CheckTensor(kOp, "x", args.x, dtype, {kAnyDim, kAnyDim}));
-  CADRE_RETURN_IF_ERROR(
-      CheckTensor(kOp, "w", args.w, dtype, {kAnyDim, kAnyDim, args.x.dim(1)}));
+  const bool wide = exec.backend == Backend::kCuda &&
+                    args.mode == GroupedGemmMode::kTN &&
+                    args.w.dtype() == DType::kF32;
+  CADRE_RETURN_IF_ERROR(CheckTensor(kOp, "w", args.w,
+                                    wide ? DType::kF32 : dtype,
+                                    {kAnyDim, kAnyDim, args.x.dim(1)}));
   CADRE_RETURN_IF_ERROR(
       CheckTensor(kOp, "y", args.y, dtype, {args.x.dim(0), args.w.dim(1)}));
   CADRE_RETURN_IF_ERROR(CheckTensor(kOp, "offsets", args.offsets, DType::kI32,

@@ -39,9 +39,12 @@ struct GroupedGemmArgs {
 // Rows from offsets[G] on belong to no group: inputs there are not read and
 // results there not written. An empty group leaves its w alone when
 // accumulating, and zeroes it otherwise (kTN). G, R, N and K may be 0.
-// Dtypes: x, w, y alike, f32 or f64 on the CPU.
+// Dtypes: x, w, y alike, f32 or f64 on the CPU; bf16 or f32 on CUDA with f32
+// sums, and there the w of kTN may be f32 beside bf16 x and y.
 // Aliasing: the result overlaps no input.
-// Determinism: as Gemm; groups run one after the other.
+// Determinism: as Gemm; groups run one after the other on the CPU. On CUDA one
+// launch for all groups, whose sizes are read on the device; each result has
+// one fixed order of its sum: bitwise, whatever the other groups.
 // Cost: 2 offsets[G] N K FLOPs.
 absl::Status GroupedGemm(const Exec& exec, const GroupedGemmArgs& args);
 

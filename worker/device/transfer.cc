@@ -57,6 +57,10 @@ absl::Status CopyToDeviceAsync(const Exec& exec, const void* from,
   return Copy(exec, to.raw(), from, to.num_bytes());
 }
 
+absl::Status CopyToHostAsync(const Exec& exec, const Tensor& from, void* to) {
+  return Copy(exec, to, from.raw(), from.num_bytes());
+}
+
 absl::Status CopyToHost(const Exec& exec, const Tensor& from, void* to) {
   CADRE_RETURN_IF_ERROR(Copy(exec, to, from.raw(), from.num_bytes()));
   return Synchronize(exec);

@@ -22,6 +22,8 @@ absl::Status CopyToDevice(const Exec& exec, const void* from, const Tensor& to);
 // has passed this point.
 absl::Status CopyToDeviceAsync(const Exec& exec, const void* from,
                                const Tensor& to);
+// `to` (a PinnedBuffer) is filled when the stream has passed this point.
+absl::Status CopyToHostAsync(const Exec& exec, const Tensor& from, void* to);
 // Waits for the stream's earlier work; `to` is filled on return.
 absl::Status CopyToHost(const Exec& exec, const Tensor& from, void* to);
 // Same bytes of one device.

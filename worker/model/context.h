@@ -24,14 +24,19 @@ struct RouterTap {
   // d(total loss)/d(aux): the model's coefficient times the micro-batch's
   // weight.
   double aux_coefficient = 0.0;
-  // One entry per MoE layer, appended in the forward pass, never in a replay.
-  std::vector<std::vector<int64_t>> expert_tokens;
+  // i64 [E] for each MoE layer, kept; appended in the forward pass, never in a
+  // replay. Read when the pass is over: until then nothing waits for a GPU.
+  std::vector<Tensor> expert_tokens;
   std::vector<std::vector<float>>* logits = nullptr;  // null: not wanted
 };
 
 struct LayerContext {
   Exec exec;
+  // Of activations and weight matrices.
   DType dtype = DType::kF32;
+  // Of norm weights, gates' logits, router logits and weights, softmax
+  // statistics and gradients: f32 beside bf16, else as dtype.
+  DType param_dtype = DType::kF32;
   int64_t num_tokens = 0;  // T, padding included
   Tensor cu_seqlens;       // i32 [docs + 1]
   Tensor positions;        // i32 [T], from 0 in each document
@@ -59,6 +64,12 @@ struct LayerContext {
   }
   Tensor Scratch(std::initializer_list<int64_t> dims) const {
     return scratch->Allocate(dtype, dims);
+  }
+  Tensor SavedParam(std::initializer_list<int64_t> dims) const {
+    return saved->Allocate(param_dtype, dims);
+  }
+  Tensor ScratchParam(std::initializer_list<int64_t> dims) const {
+    return scratch->Allocate(param_dtype, dims);
   }
 };
 

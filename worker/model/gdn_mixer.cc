@@ -72,12 +72,12 @@ absl::Status GdnMixer::Project(const LayerContext& ctx, const Tensor& x) {
   const int64_t T = ctx.num_tokens, heads = spec_.num_value_heads;
   pre_ = ctx.Saved({T, 2 * key_dim() + value_dim()});
   gate_ = ctx.Saved({T, value_dim()});
-  beta_ = ctx.Saved({T, heads});
-  decay_ = ctx.Saved({T, heads});
+  beta_ = ctx.SavedParam({T, heads});
+  decay_ = ctx.SavedParam({T, heads});
   if (spec_.projections == GdnSpec::Projections::kGroupedQkvzBa) {
     ArenaScope scope(ctx.scratch);
     const Tensor qkvz = ctx.Scratch({T, qkvz_.out()});
-    const Tensor ba = ctx.Scratch({T, ba_.out()});
+    const Tensor ba = ctx.ScratchParam({T, ba_.out()});
     CADRE_RETURN_IF_ERROR(qkvz_.Forward(ctx, x, qkvz));
     CADRE_RETURN_IF_ERROR(ba_.Forward(ctx, x, ba));
     return Regroup(ctx, qkvz, ba,
@@ -94,7 +94,7 @@ absl::Status GdnMixer::ProjectBackward(const LayerContext& ctx, const Parts& d,
                                        const Tensor& dx) {
   if (spec_.projections == GdnSpec::Projections::kGroupedQkvzBa) {
     const Tensor d_qkvz = ctx.Scratch({ctx.num_tokens, qkvz_.out()});
-    const Tensor d_ba = ctx.Scratch({ctx.num_tokens, ba_.out()});
+    const Tensor d_ba = ctx.ScratchParam({ctx.num_tokens, ba_.out()});
     CADRE_RETURN_IF_ERROR(Regroup(ctx, d_qkvz, d_ba, d, /*split=*/false));
     CADRE_RETURN_IF_ERROR(qkvz_.Backward(ctx, x_, d_qkvz, dx));
     return ba_.Backward(ctx, x_, d_ba, dx, /*accumulate=*/true);
@@ -173,8 +173,8 @@ absl::Status GdnMixer::Backward(const LayerContext& ctx, const Tensor& dy,
   const Tensor d_heads = ctx.Scratch({T, Hv, V});
   Parts d{.qkv = ctx.Scratch({T, channels}),
           .gate = ctx.Scratch({T, Hv * V}),
-          .beta = ctx.Scratch({T, Hv}),
-          .a = ctx.Scratch({T, Hv})};
+          .beta = ctx.ScratchParam({T, Hv}),
+          .a = ctx.ScratchParam({T, Hv})};
   CADRE_RETURN_IF_ERROR(out_.Backward(ctx, normed_, dy, d_normed));
   CADRE_RETURN_IF_ERROR(
       GatedRmsNormBackward(ctx.exec, {.x = o_heads_,

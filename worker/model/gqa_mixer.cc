@@ -69,7 +69,7 @@ absl::Status GqaMixer::Forward(const LayerContext& ctx, const Tensor& x,
   CADRE_RETURN_IF_ERROR(Prepare(ctx, &q_norm_, q_raw_, q_heads_));
   CADRE_RETURN_IF_ERROR(Prepare(ctx, &k_norm_, k_raw_, k_heads_));
   o_heads_ = ctx.Saved({T, n, D});
-  lse_ = ctx.Saved({T, n});
+  lse_ = ctx.SavedParam({T, n});
   CADRE_RETURN_IF_ERROR(
       AttentionForward(ctx.exec, {.q = q_heads_,
                                   .k = k_heads_,

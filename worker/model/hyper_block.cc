@@ -60,11 +60,11 @@ class HyperBlock final : public Block {
     const int64_t T = streams.dim(0), m = streams.dim(1), D = streams.dim(2);
     site->streams = streams;
     site->x = ctx.Saved({T, D});
-    site->pre = ctx.Saved({T, m});
-    site->post = ctx.Saved({T, m});
-    site->comb = ctx.Saved({T, m, m});
-    site->logits = ctx.Saved({T, (2 + m) * m});
-    site->rstd = ctx.Saved({T});
+    site->pre = ctx.SavedParam({T, m});
+    site->post = ctx.SavedParam({T, m});
+    site->comb = ctx.SavedParam({T, m, m});
+    site->logits = ctx.SavedParam({T, (2 + m) * m});
+    site->rstd = ctx.SavedParam({T});
     site->o = ctx.Saved({T, D});
     const Tensor normed = ctx.Saved({T, D});
     CADRE_RETURN_IF_ERROR(
@@ -91,7 +91,8 @@ class HyperBlock final : public Block {
     const int64_t T = d.dim(0), m = d.dim(1), D = d.dim(2);
     ArenaScope scope(ctx.scratch);
     const Tensor d_o = ctx.Scratch({T, D}), dx = ctx.Scratch({T, D});
-    const Tensor d_post = ctx.Scratch({T, m}), d_comb = ctx.Scratch({T, m, m});
+    const Tensor d_post = ctx.ScratchParam({T, m}),
+                 d_comb = ctx.ScratchParam({T, m, m});
     CADRE_RETURN_IF_ERROR(
         HyperConnectionWriteBackward(ctx.exec, {.streams = site->streams,
                                                 .o = site->o,
@@ -115,7 +116,7 @@ class HyperBlock final : public Block {
                    .dpost = d_post,
                    .dcomb = d_comb,
                    .dstreams = d,
-                   .workspace = ctx.Scratch({T, (2 + m) * m}),
+                   .workspace = ctx.ScratchParam({T, (2 + m) * m}),
                    .dfn = site->fn->grad,
                    .dbase = site->base->grad,
                    .dscale = site->scale->grad});

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/status_macros.h"
+#include "kernels/cast/cast.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/layernorm/layernorm.h"
 #include "kernels/sparse_index/sparse_index.h"
@@ -50,7 +51,7 @@ absl::Status Indexer::Choose(const LayerContext& ctx, const Tensor& x,
   ArenaScope scope(ctx.scratch);
   const Tensor q = ctx.Scratch({T, heads * width});
   const Tensor k = ctx.Scratch({T, width});
-  const Tensor omega = ctx.Scratch({T, heads});
+  const Tensor omega = ctx.ScratchParam({T, heads});
   CADRE_RETURN_IF_ERROR(wq_b_.Forward(ctx, q_latent, q));
   CADRE_RETURN_IF_ERROR(wk_.Forward(ctx, x, k));
   CADRE_RETURN_IF_ERROR(LayerNormForward(ctx.exec, {.x = k,
@@ -60,7 +61,13 @@ absl::Status Indexer::Choose(const LayerContext& ctx, const Tensor& x,
                                                     .eps = 1e-6}));
   // omega = weights_proj(x) Hi^-1/2
   const double scale = 1 / std::sqrt(static_cast<double>(heads));
-  CADRE_RETURN_IF_ERROR(Gemm(ctx.exec, {.a = x,
+  Tensor x_wide = x;
+  if (weights_proj_.weight().dtype() != x.dtype()) {
+    // These weights stay f32 on a GPU.
+    x_wide = ctx.ScratchParam({T, x.dim(1)});
+    CADRE_RETURN_IF_ERROR(Cast(ctx.exec, x, x_wide));
+  }
+  CADRE_RETURN_IF_ERROR(Gemm(ctx.exec, {.a = x_wide,
                                         .b = weights_proj_.weight(),
                                         .c = omega,
                                         .trans_b = true,

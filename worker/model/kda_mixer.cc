@@ -66,7 +66,7 @@ absl::Status KdaMixer::Forward(const LayerContext& ctx, const Tensor& x,
 
   f_mid_ = ctx.Saved({T, f_a_.out()});
   z_ = ctx.Saved({T, n * d});
-  beta_ = ctx.Saved({T, n});
+  beta_ = ctx.SavedParam({T, n});
   CADRE_RETURN_IF_ERROR(f_a_.Forward(ctx, x, f_mid_));
   CADRE_RETURN_IF_ERROR(f_b_.Forward(ctx, f_mid_, z_));
   CADRE_RETURN_IF_ERROR(b_.Forward(ctx, x, beta_));
@@ -130,7 +130,7 @@ absl::Status KdaMixer::Backward(const LayerContext& ctx, const Tensor& dy,
 
   const Tensor dq = ctx.Scratch({T, n, d}), dk = ctx.Scratch({T, n, d});
   const Tensor dv = ctx.Scratch({T, n, d}), dz = ctx.Scratch({T, n * d});
-  const Tensor d_beta = ctx.Scratch({T, n});
+  const Tensor d_beta = ctx.ScratchParam({T, n});
   const auto flat = [](const Tensor& grad, int64_t size) {
     return grad.present() ? grad.Reshape({size}) : grad;
   };

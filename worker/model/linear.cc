@@ -2,6 +2,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/status_macros.h"
+#include "kernels/cast/cast.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm/gemm.h"
 
@@ -39,8 +40,15 @@ absl::Status Linear::Forward(const LayerContext& ctx, const Tensor& x,
 }
 
 absl::Status Linear::Backward(const LayerContext& ctx, const Tensor& x,
-                              const Tensor& dy, const Tensor& dx,
+                              const Tensor& wide_dy, const Tensor& dx,
                               bool accumulate) {
+  ArenaScope scope(ctx.scratch);
+  Tensor dy = wide_dy;
+  if (dy.dtype() != x.dtype()) {
+    // f32 gradients of gates and router logits beside bf16 operands.
+    dy = ctx.Scratch({wide_dy.dim(0), wide_dy.dim(1)});
+    CADRE_RETURN_IF_ERROR(Cast(ctx.exec, wide_dy, dy));
+  }
   if (dx.present()) {
     CADRE_RETURN_IF_ERROR(Gemm(ctx.exec, {.a = dy,
                                           .b = weight_->value,

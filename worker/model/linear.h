@@ -34,12 +34,12 @@ class Linear {
   // Without the adapter.
   const Tensor& weight() const { return weight_->value; }
 
-  // x [T, in] -> y [T, out], overwritten.
+  // x [T, in] -> y [T, out], overwritten, of x's dtype or the parameters'.
   absl::Status Forward(const LayerContext& ctx, const Tensor& x,
                        const Tensor& y);
 
-  // x as given to the last Forward. dx [T, in] is overwritten, or added to with
-  // accumulate; absent: not wanted.
+  // x as given to the last Forward; dy may be of the parameters' dtype. dx [T,
+  // in] is overwritten, or added to with accumulate; absent: not wanted.
   absl::Status Backward(const LayerContext& ctx, const Tensor& x,
                         const Tensor& dy, const Tensor& dx,
                         bool accumulate = false);

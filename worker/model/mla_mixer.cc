@@ -111,7 +111,7 @@ absl::Status MlaMixer::Forward(const LayerContext& ctx, const Tensor& x,
     keys = indexer_->selection();
   }
   o_heads_ = ctx.Saved({T, n, spec_.v_dim});
-  lse_ = ctx.Saved({T, n});
+  lse_ = ctx.SavedParam({T, n});
   CADRE_RETURN_IF_ERROR(
       AttentionForward(ctx.exec, {.q = q_heads_.Reshape({T, n, qk_dim()}),
                                   .k = k_heads_,

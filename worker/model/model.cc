@@ -1,14 +1,18 @@
 #include "worker/model/model.h"
 
 #include <cstring>
+#include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/common/check.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/embedding/embedding.h"
 #include "worker/device/arena.h"
+#include "worker/device/buffer.h"
+#include "worker/device/transfer.h"
 #include "worker/model/block_factory.h"
 #include "worker/model/stream_ends.h"
 #include "worker/model/weight_store.h"
@@ -44,13 +48,9 @@ std::vector<int32_t> Positions(const Batch& batch) {
   return out;
 }
 
-std::vector<float> ToFloats(const Tensor& t) {
-  if (t.dtype() == DType::kF64) {
-    const auto values = t.span<double>();
-    return {values.begin(), values.end()};
-  }
-  const auto values = t.span<float>();
-  return {values.begin(), values.end()};
+Tensor HostView(const std::vector<int32_t>& v) {
+  return Tensor(const_cast<int32_t*>(v.data()), DType::kI32,
+                {static_cast<int64_t>(v.size())});
 }
 
 class BlockModel final : public Model {
@@ -58,7 +58,10 @@ class BlockModel final : public Model {
   BlockModel(const ModelSpec& spec, ModelOptions options)
       : spec_(spec),
         options_(std::move(options)),
-        weights_(spec_, lora(), options_.dtype, experts()) {}
+        weights_(options_.exec, spec_, lora(), options_.dtype, experts()),
+        kept_(options_.exec, "kept activations"),
+        saved_(options_.exec, "activations"),
+        scratch_(options_.exec, "temporaries") {}
 
   // Before construction: the weights are laid out by it.
   static absl::Status CheckExpertParallel(const ModelSpec& spec,
@@ -72,8 +75,12 @@ class BlockModel final : public Model {
   absl::Status LoadWeights(const ModelDir& dir) override {
     return weights_.Load(dir);
   }
-  void InitWeights(uint64_t seed) override { weights_.InitBase(spec_, seed); }
-  void InitAdapter(uint64_t seed) override { weights_.InitAdapter(seed); }
+  absl::Status InitWeights(uint64_t seed) override {
+    return weights_.InitBase(spec_, seed);
+  }
+  absl::Status InitAdapter(uint64_t seed) override {
+    return weights_.InitAdapter(seed);
+  }
 
   absl::StatusOr<ForwardResult> Forward(const Batch& batch,
                                         const ForwardCapture& capture) override;
@@ -85,6 +92,7 @@ class BlockModel final : public Model {
     for (const Arena* arena : {&kept_, &saved_, &scratch_}) {
       stats.allocations += arena->num_allocations();
       stats.peak_bytes += arena->peak_bytes();
+      stats.reserved_bytes += arena->reserved_bytes();
     }
     return stats;
   }
@@ -96,6 +104,16 @@ class BlockModel final : public Model {
   const ExpertParallel* experts() const {
     return options_.expert_parallel ? &*options_.expert_parallel : nullptr;
   }
+  absl::Status Reserve(int64_t bytes, absl::string_view what,
+                       PinnedBuffer* buffer);
+  // The batch's tables where the exec is, with positions and padding mask.
+  absl::Status PlaceInputs(const Batch& batch);
+  absl::StatusOr<ForwardResult> RunForward(const Batch& batch,
+                                           const ForwardCapture& capture);
+  absl::StatusOr<ForwardResult> RunForwardBackward(const Batch& batch,
+                                                   const LossScale& scale);
+  // An op's error, or the lack of memory behind it.
+  absl::Status Explain(const absl::Status& status);
   absl::StatusOr<LayerContext> BeginPass(const Batch& batch, bool training,
                                          uint64_t dropout_step);
   Tensor NewState(Arena* arena, const LayerContext& ctx) const {
@@ -105,10 +123,10 @@ class BlockModel final : public Model {
   absl::Status RunBlocks(LayerContext* ctx, const ForwardCapture& capture);
   absl::Status Embed(const LayerContext& ctx, const Tensor& state);
   absl::Status Loss(const LayerContext& ctx, const Tensor& x,
-                    LinearCrossEntropyArgs args, double* loss_sum);
+                    LinearCrossEntropyArgs args);
   absl::Status BackwardBlocks(LayerContext* ctx, Stream* grad);
-  absl::StatusOr<ForwardResult> Result(const LayerContext& ctx,
-                                       double loss_sum);
+  // Waits for the pass and reads what it counted.
+  absl::StatusOr<ForwardResult> Result(const LayerContext& ctx);
 
   const ModelSpec spec_;
   const ModelOptions options_;
@@ -126,12 +144,15 @@ class BlockModel final : public Model {
 
   // Of the pass under way.
   std::vector<int32_t> positions_, mask_;
-  Tensor ids_, targets_;
+  Tensor ids_, targets_, cu_seqlens_, positions_view_, mask_view_;
+  PinnedBuffer inputs_, results_;  // CUDA: on the way to and from the device
+  Tensor totals_;                  // f64 [2]: sum of the loss, auxiliary loss
   std::vector<Stream> streams_;  // streams_[i]: input of block i; last: output
   Tensor final_in_, final_out_;
 };
 
 absl::Status BlockModel::Init() {
+  CADRE_RETURN_IF_ERROR(weights_.Allocate());
   const LayerBuilder builder(&parameters(), lora(), "");
   const std::string& prefix = spec_.tensor_prefix;
   CADRE_ASSIGN_OR_RETURN(embedding_,
@@ -198,6 +219,50 @@ absl::Status BlockModel::Connect(const ModelGroups& groups) {
   return absl::OkStatus();
 }
 
+absl::Status BlockModel::Reserve(int64_t bytes, absl::string_view what,
+                                 PinnedBuffer* buffer) {
+  if (buffer->num_bytes() >= bytes) return absl::OkStatus();
+  *buffer = PinnedBuffer();
+  CADRE_ASSIGN_OR_RETURN(*buffer,
+                         PinnedBuffer::Create(options_.exec, 2 * bytes, what));
+  return absl::OkStatus();
+}
+
+absl::Status BlockModel::PlaceInputs(const Batch& batch) {
+  positions_ = Positions(batch);
+  mask_.assign(batch.ids.size(), 1);
+  std::fill(mask_.begin() + batch.num_real_tokens(), mask_.end(), 0);
+  const std::pair<const std::vector<int32_t>*, Tensor*> tables[] = {
+      {&batch.ids, &ids_},
+      {&batch.targets, &targets_},
+      {&batch.cu_seqlens, &cu_seqlens_},
+      {&positions_, &positions_view_},
+      {&mask_, &mask_view_}};
+  if (options_.exec.backend == Backend::kCpu) {
+    for (const auto& [table, view] : tables) *view = HostView(*table);
+    return absl::OkStatus();
+  }
+  // One copy; the last pass has read the staging memory, its results are here.
+  const auto padded = [](const std::vector<int32_t>& v) {
+    return (static_cast<int64_t>(v.size()) + 63) / 64 * 64;
+  };
+  int64_t elements = 0;
+  for (const auto& [table, view] : tables) elements += padded(*table);
+  CADRE_RETURN_IF_ERROR(
+      Reserve(elements * SizeOf(DType::kI32), "inputs of a pass", &inputs_));
+  const Tensor all = kept_.Allocate(DType::kI32, {elements});
+  CADRE_RETURN_IF_ERROR(kept_.status());
+  int64_t at = 0;
+  for (const auto& [table, view] : tables) {
+    const auto size = static_cast<int64_t>(table->size());
+    std::memcpy(inputs_.data() + at * SizeOf(DType::kI32), table->data(),
+                size * SizeOf(DType::kI32));
+    *view = all.Rows(at, at + size);
+    at += padded(*table);
+  }
+  return CopyToDeviceAsync(options_.exec, inputs_.data(), all);
+}
+
 absl::StatusOr<LayerContext> BlockModel::BeginPass(const Batch& batch,
                                                    bool training,
                                                    uint64_t dropout_step) {
@@ -212,15 +277,8 @@ absl::StatusOr<LayerContext> BlockModel::BeginPass(const Batch& batch,
   saved_.Reset();
   scratch_.Reset();
   const int64_t T = batch.num_tokens();
-  positions_ = Positions(batch);
-  mask_.assign(T, 1);
-  std::fill(mask_.begin() + batch.num_real_tokens(), mask_.end(), 0);
-  const auto view = [](const std::vector<int32_t>& v) {
-    return Tensor(const_cast<int32_t*>(v.data()), DType::kI32,
-                  {static_cast<int64_t>(v.size())});
-  };
-  ids_ = view(batch.ids);
-  targets_ = view(batch.targets);
+  CADRE_RETURN_IF_ERROR(PlaceInputs(batch));
+  totals_ = kept_.AllocateZero(DType::kF64, {2});
   routers_ = {};
   if (aux_coef_ > 0) {
     routers_.aux = {.counts = kept_.AllocateZero(DType::kI64, {num_experts_}),
@@ -230,10 +288,11 @@ absl::StatusOr<LayerContext> BlockModel::BeginPass(const Batch& batch,
   return LayerContext{
       .exec = options_.exec,
       .dtype = options_.dtype,
+      .param_dtype = ParamDType(options_.exec, options_.dtype),
       .num_tokens = T,
-      .cu_seqlens = view(batch.cu_seqlens),
-      .positions = view(positions_),
-      .mask = batch.num_real_tokens() < T ? view(mask_) : Tensor(),
+      .cu_seqlens = cu_seqlens_,
+      .positions = positions_view_,
+      .mask = batch.num_real_tokens() < T ? mask_view_ : Tensor(),
       .kept = &kept_,
       .saved = &saved_,
       .scratch = &scratch_,
@@ -258,7 +317,9 @@ absl::Status BlockModel::RunBlocks(LayerContext* ctx,
   CADRE_RETURN_IF_ERROR(Embed(*ctx, streams_[0].state));
   for (size_t i = 0; i < blocks_.size(); ++i) {
     if (capture.hidden != nullptr) {
-      capture.hidden->push_back(ToFloats(streams_[i].state));
+      CADRE_ASSIGN_OR_RETURN(std::vector<float> state,
+                             ReadFloats(ctx->exec, streams_[i].state));
+      capture.hidden->push_back(std::move(state));
     }
     streams_[i + 1].state = NewState(&kept_, *ctx);
     const Arena::Mark mark = saved_.mark();
@@ -273,39 +334,82 @@ absl::Status BlockModel::RunBlocks(LayerContext* ctx,
   final_out_ = ctx->Saved({ctx->num_tokens, spec_.hidden_size});
   CADRE_RETURN_IF_ERROR(final_norm_.Forward(*ctx, final_in_, final_out_));
   if (capture.hidden != nullptr) {
-    capture.hidden->push_back(ToFloats(final_out_));
+    CADRE_ASSIGN_OR_RETURN(std::vector<float> state,
+                           ReadFloats(ctx->exec, final_out_));
+    capture.hidden->push_back(std::move(state));
   }
   return absl::OkStatus();
 }
 
 // `args` brings the outputs wanted.
 absl::Status BlockModel::Loss(const LayerContext& ctx, const Tensor& x,
-                              LinearCrossEntropyArgs args, double* loss_sum) {
+                              LinearCrossEntropyArgs args) {
   ArenaScope scope(ctx.scratch);
   const int64_t rows =
       std::max<int64_t>(1, std::min(ctx.num_tokens, kLossBlockTokens));
-  *loss_sum = 0;
   args.x = x;
   args.head = head_->value;
   args.targets = targets_;
   args.workspace = ctx.Scratch({rows, spec_.vocab_size});
-  args.loss_sum = Tensor(loss_sum, DType::kF64, {1});
+  args.loss_sum = totals_.Rows(0, 1);
   return LinearCrossEntropy(ctx.exec, args);
 }
 
-absl::StatusOr<ForwardResult> BlockModel::Result(const LayerContext& ctx,
-                                                 double loss_sum) {
-  ForwardResult result;
-  result.loss_sum = loss_sum;
+absl::StatusOr<ForwardResult> BlockModel::Result(const LayerContext& ctx) {
   if (routers_.aux.counts.present()) {
-    CADRE_RETURN_IF_ERROR(RouterAuxLoss(
-        ctx.exec, routers_.aux, Tensor(&result.aux_loss, DType::kF64, {1})));
+    CADRE_RETURN_IF_ERROR(
+        RouterAuxLoss(ctx.exec, routers_.aux, totals_.Rows(1, 2)));
   }
-  result.expert_tokens = std::move(routers_.expert_tokens);
+  // All in one go: the pass's only wait for the device.
+  std::vector<Tensor> parts = {totals_};
+  parts.insert(parts.end(), routers_.expert_tokens.begin(),
+               routers_.expert_tokens.end());
+  int64_t bytes = 0;
+  for (const Tensor& part : parts) bytes += part.num_bytes();
+  CADRE_RETURN_IF_ERROR(Reserve(bytes, "results of a pass", &results_));
+  char* at = results_.data();
+  for (const Tensor& part : parts) {
+    CADRE_RETURN_IF_ERROR(CopyToHostAsync(ctx.exec, part, at));
+    at += part.num_bytes();
+  }
+  CADRE_RETURN_IF_ERROR(Synchronize(ctx.exec));
+  ForwardResult result;
+  std::memcpy(&result.loss_sum, results_.data(), sizeof(double));
+  std::memcpy(&result.aux_loss, results_.data() + sizeof(double),
+              sizeof(double));
+  at = results_.data() + totals_.num_bytes();
+  for (const Tensor& part : routers_.expert_tokens) {
+    std::vector<int64_t>& counts = result.expert_tokens.emplace_back(
+        static_cast<size_t>(part.num_elements()));
+    std::memcpy(counts.data(), at, part.num_bytes());
+    at += part.num_bytes();
+  }
   return result;
 }
 
+absl::Status BlockModel::Explain(const absl::Status& status) {
+  for (Arena* arena : {&kept_, &saved_, &scratch_}) {
+    const absl::Status memory = arena->TakeStatus();
+    if (!memory.ok()) return memory;
+  }
+  return status;
+}
+
 absl::StatusOr<ForwardResult> BlockModel::Forward(
+    const Batch& batch, const ForwardCapture& capture) {
+  absl::StatusOr<ForwardResult> result = RunForward(batch, capture);
+  CADRE_RETURN_IF_ERROR(Explain(result.status()));
+  return result;
+}
+
+absl::StatusOr<ForwardResult> BlockModel::ForwardBackward(
+    const Batch& batch, const LossScale& scale) {
+  absl::StatusOr<ForwardResult> result = RunForwardBackward(batch, scale);
+  CADRE_RETURN_IF_ERROR(Explain(result.status()));
+  return result;
+}
+
+absl::StatusOr<ForwardResult> BlockModel::RunForward(
     const Batch& batch, const ForwardCapture& capture) {
   CADRE_ASSIGN_OR_RETURN(LayerContext ctx,
                          BeginPass(batch, /*training=*/false, 0));
@@ -315,13 +419,14 @@ absl::StatusOr<ForwardResult> BlockModel::Forward(
   if (capture.logits != nullptr) {
     args.logits = ctx.Saved({ctx.num_tokens, spec_.vocab_size});
   }
-  double loss_sum;
-  CADRE_RETURN_IF_ERROR(Loss(ctx, final_out_, args, &loss_sum));
-  if (capture.logits != nullptr) *capture.logits = ToFloats(args.logits);
-  return Result(ctx, loss_sum);
+  CADRE_RETURN_IF_ERROR(Loss(ctx, final_out_, args));
+  if (capture.logits != nullptr) {
+    CADRE_ASSIGN_OR_RETURN(*capture.logits, ReadFloats(ctx.exec, args.logits));
+  }
+  return Result(ctx);
 }
 
-absl::StatusOr<ForwardResult> BlockModel::ForwardBackward(
+absl::StatusOr<ForwardResult> BlockModel::RunForwardBackward(
     const Batch& batch, const LossScale& scale) {
   CADRE_ASSIGN_OR_RETURN(LayerContext ctx, BeginPass(batch, /*training=*/true,
                                                      scale.dropout_step));
@@ -329,11 +434,9 @@ absl::StatusOr<ForwardResult> BlockModel::ForwardBackward(
   CADRE_RETURN_IF_ERROR(RunBlocks(&ctx, {}));
   // Gradients of the stream live below all else in scratch.
   const Tensor dx = ctx.Scratch({ctx.num_tokens, spec_.hidden_size});
-  double loss_sum;
-  CADRE_RETURN_IF_ERROR(
-      Loss(ctx, final_out_,
-           {.inv_count = scale.inv_num_targets, .dx = dx, .dhead = head_->grad},
-           &loss_sum));
+  CADRE_RETURN_IF_ERROR(Loss(
+      ctx, final_out_,
+      {.inv_count = scale.inv_num_targets, .dx = dx, .dhead = head_->grad}));
   CADRE_RETURN_IF_ERROR(final_norm_.Backward(ctx, final_in_, dx, dx));
   CADRE_ASSIGN_OR_RETURN(Stream grad,
                          ends_.EndBackward(ctx, streams_.back(), dx));
@@ -347,7 +450,7 @@ absl::StatusOr<ForwardResult> BlockModel::ForwardBackward(
                                      .dtable = embedding_->grad,
                                      .pad_id = spec_.pad_token_id}));
   }
-  return Result(ctx, loss_sum);
+  return Result(ctx);
 }
 
 absl::Status BlockModel::BackwardBlocks(LayerContext* ctx, Stream* grad) {

@@ -32,7 +32,9 @@ namespace cadre {
 
 struct ModelOptions {
   Exec exec;
-  // kF32 in production; kF64 for finite-difference tests.
+  // Of activations and weight matrices. CPU: kF32 in production, kF64 for
+  // finite-difference tests. CUDA: kBF16, or kF32 to compare; what is small or
+  // sensitive stays f32 beside kBF16 (context.h, param_dtype).
   DType dtype = DType::kF32;
   // Unset: full fine-tuning, every parameter that can have a gradient is
   // trained. Set: the base is frozen and this adapter is trained.
@@ -85,6 +87,7 @@ struct ForwardCapture {
 struct ArenaStats {
   int64_t allocations = 0;  // from the system; none after the first step
   int64_t peak_bytes = 0;
+  int64_t reserved_bytes = 0;
 };
 
 class Model {
@@ -104,9 +107,9 @@ class Model {
   // Reads every base tensor (converted to the model's dtype) from `dir`.
   virtual absl::Status LoadWeights(const ModelDir& dir) = 0;
   // Deterministic random weights (from-scratch training, benchmarks).
-  virtual void InitWeights(uint64_t seed) = 0;
+  virtual absl::Status InitWeights(uint64_t seed) = 0;
   // New adapters: A uniform in +-1/sqrt(in), B = 0 (models.md 6).
-  virtual void InitAdapter(uint64_t seed) = 0;
+  virtual absl::Status InitAdapter(uint64_t seed) = 0;
 
   virtual ArenaStats arena_stats() const = 0;
 

@@ -334,7 +334,7 @@ TEST_P(ModelTest, EveryAdapterGetsAGradient) {
 TEST_P(ModelTest, ANewAdapterDoesNotChangeTheModel) {
   const Batch batch = RandomBatch(spec_, {13, 6}, 0, 3);
   const std::unique_ptr<Model> model = NewModel({}, AdaptEverything());
-  model->InitAdapter(1);
+  ASSERT_OK(model->InitAdapter(1));
   const Pass adapted = Run(model.get(), batch);
   const Pass plain = Run(NewModel({}).get(), batch);
   EXPECT_EQ(adapted.logits, plain.logits);

@@ -3,22 +3,10 @@
 #include "base/status_macros.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/moe_permute/moe_permute.h"
+#include "worker/device/transfer.h"
 #include "worker/model/dense_mlp.h"
 
 namespace cadre {
-namespace {
-
-// The logits as floats, for whoever looks at them.
-std::vector<float> ToFloats(const Tensor& t) {
-  if (t.dtype() == DType::kF64) {
-    const auto values = t.span<double>();
-    return {values.begin(), values.end()};
-  }
-  const auto values = t.span<float>();
-  return {values.begin(), values.end()};
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<Layer>> MoeLayer::Create(
     const MoeSpec& spec, double norm_eps, const LayerBuilder& builder) {
@@ -70,14 +58,13 @@ RouterOptions MoeLayer::Options() const {
 
 absl::Status MoeLayer::Route(const LayerContext& ctx, const Tensor& x) {
   const int64_t T = ctx.num_tokens, E = spec_.num_experts, k = spec_.top_k;
-  logits_ = ctx.Saved({T, E});
+  logits_ = ctx.SavedParam({T, E});
   CADRE_RETURN_IF_ERROR(router_.Forward(ctx, x, logits_));
   if (!ctx.replay) {
     // A choice made again with other rounding could differ: it is kept.
     ids_ = ctx.kept->Allocate(DType::kI32, {T, k});
-    weights_ = ctx.kept->Allocate(ctx.dtype, {T, k});
-    ArenaScope scope(ctx.scratch);
-    const Tensor counts = ctx.scratch->Allocate(DType::kI64, {E});
+    weights_ = ctx.kept->Allocate(ctx.param_dtype, {T, k});
+    const Tensor counts = ctx.kept->Allocate(DType::kI64, {E});
     RouterForwardArgs args{.logits = logits_,
                            .mask = ctx.mask,
                            .options = Options(),
@@ -89,10 +76,11 @@ absl::Status MoeLayer::Route(const LayerContext& ctx, const Tensor& x) {
     }
     CADRE_RETURN_IF_ERROR(RouterForward(ctx.exec, args));
     if (ctx.routers != nullptr) {
-      const auto c = counts.span<int64_t>();
-      ctx.routers->expert_tokens.emplace_back(c.begin(), c.end());
+      ctx.routers->expert_tokens.push_back(counts);
       if (ctx.routers->logits != nullptr) {
-        ctx.routers->logits->push_back(ToFloats(logits_));
+        CADRE_ASSIGN_OR_RETURN(std::vector<float> logits,
+                               ReadFloats(ctx.exec, logits_));
+        ctx.routers->logits->push_back(std::move(logits));
       }
       if (ctx.routers->aux.counts.present()) {
         CADRE_RETURN_IF_ERROR(
@@ -115,8 +103,11 @@ absl::Status MoeLayer::Route(const LayerContext& ctx, const Tensor& x) {
 absl::Status MoeLayer::ForwardRouted(const LayerContext& ctx, const Tensor& in,
                                      const Tensor& y) {
   const int64_t width = in.dim(1);
-  // Padding tokens have no rows.
-  const int64_t R = offsets_.data<int32_t>()[spec_.num_experts];
+  // Padding tokens have no rows. On a GPU their number is not known here:
+  // there the rows behind the last expert's are left over.
+  const int64_t R = ctx.exec.backend == Backend::kCuda
+                        ? row_source_.num_elements()
+                        : offsets_.data<int32_t>()[spec_.num_experts];
   const Tensor rows = ctx.Saved({R, width});
   expert_out_ = ctx.Saved({R, width});
   CADRE_RETURN_IF_ERROR(MoeGather(ctx.exec, {.x = in,
@@ -213,7 +204,7 @@ absl::Status MoeLayer::BackwardRouter(const LayerContext& ctx,
                                       const Tensor& d_weights,
                                       const Tensor& dx) {
   ArenaScope scope(ctx.scratch);
-  const Tensor d_logits = ctx.Scratch({ctx.num_tokens, spec_.num_experts});
+  const Tensor d_logits = ctx.ScratchParam({ctx.num_tokens, spec_.num_experts});
   CADRE_RETURN_IF_ERROR(RouterBackward(ctx.exec, {.logits = logits_,
                                                   .options = Options(),
                                                   .ids = ids_,
@@ -236,7 +227,7 @@ absl::Status MoeLayer::Backward(const LayerContext& ctx, const Tensor& dy,
   ArenaScope scope(ctx.scratch);
   const bool has_shared = shared_ != nullptr;
   if (has_shared) CADRE_RETURN_IF_ERROR(BackwardShared(ctx, dy, dx));
-  const Tensor d_weights = ctx.Scratch({T, spec_.top_k});
+  const Tensor d_weights = ctx.ScratchParam({T, spec_.top_k});
   if (spec_.latent_dim == 0) {
     CADRE_RETURN_IF_ERROR(BackwardRouted(ctx, dy, d_weights, dx, has_shared));
   } else {

@@ -7,7 +7,7 @@ namespace cadre {
 absl::Status Norm::Forward(const LayerContext& ctx, const Tensor& x,
                            const Tensor& y) {
   const int64_t width = weight_->value.dim(0);
-  rstd_ = ctx.Saved({x.num_elements() / width});
+  rstd_ = ctx.SavedParam({x.num_elements() / width});
   return RmsNormForward(ctx.exec, {.x = x,
                                    .w = weight_->value,
                                    .y = y,

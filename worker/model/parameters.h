@@ -50,8 +50,15 @@ struct Parameter {
   // its row i is row rows[i].index of the whole tensor; an index may occur
   // twice (spare copies). Changes only between steps (Model::SetPlacement).
   std::vector<HeldRow> rows;
+  // What the model computes with; where the model's exec is.
   Tensor value;
-  Tensor grad;  // same shape; the model adds into it; the caller zeroes it
+  // f32, same shape: what the optimizer updates, where value is narrower and
+  // trained. Absent: value is its own master.
+  Tensor master;
+  // Same shape, f32 beside bf16; the model adds into it; the caller zeroes it.
+  Tensor grad;
+
+  const Tensor& Master() const { return master.present() ? master : value; }
 };
 
 class ParameterRegistry {

@@ -21,8 +21,8 @@ absl::Status ResidualMix::Forward(const LayerContext& ctx,
   rows_ = bank;
   rows_.push_back(state);
   const int64_t T = state.dim(0), N = static_cast<int64_t>(rows_.size());
-  p_ = ctx.Saved({T, N});
-  rstd_ = ctx.Saved({T, N});
+  p_ = ctx.SavedParam({T, N});
+  rstd_ = ctx.SavedParam({T, N});
   const int64_t D = state.dim(1);
   return AttentionResidualForward(ctx.exec, {.rows = rows_,
                                              .norm_weight = norm_->value,

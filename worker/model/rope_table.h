@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "model/model_spec.h"
+#include "worker/device/buffer.h"
 #include "worker/model/context.h"
 
 namespace cadre {
@@ -25,7 +27,11 @@ class RopeTable {
 
  private:
   RopeSpec spec_;
+  // The frequencies where ctx.exec is; made at the first call.
+  absl::StatusOr<Tensor> InverseFrequencies(const LayerContext& ctx) const;
+
   mutable std::vector<float> inv_freq_;  // Tensor views are not const
+  mutable Buffer device_inv_freq_;       // CUDA
 };
 
 }  // namespace cadre

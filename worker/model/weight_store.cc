@@ -1,15 +1,23 @@
 #include "worker/model/weight_store.h"
 
 #include <cmath>
-#include <functional>
 #include <random>
+#include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/common/check.h"
+#include "kernels/random_fill/random_fill.h"
+#include "worker/device/transfer.h"
+#include "worker/model/parameter_values.h"
 
 namespace cadre {
 namespace {
+
+constexpr double kDeviation = 0.02;  // of random weight matrices
 
 // One generator per tensor, so that a tensor's values do not depend on others;
 // one per expert, so that they do not depend on which experts are here.
@@ -36,12 +44,19 @@ std::vector<int> MoeIndices(const ModelSpec& spec) {
   return out;
 }
 
-void Fill(const Tensor& t, const std::function<double()>& value) {
-  if (t.dtype() == DType::kF64) {
-    for (double& v : t.span<double>()) v = value();
-  } else {
-    for (float& v : t.span<float>()) v = static_cast<float>(value());
-  }
+// As GeneratorFor, for fills on a GPU.
+uint64_t SeedFor(uint64_t seed, const std::string& name, int64_t expert) {
+  return GeneratorFor(seed, name, expert)();
+}
+
+// How a base tensor is kept beside activations of `dtype`: weight matrices and
+// what is added to activations narrow, everything small and sensitive wide.
+DType KeptAs(const LogicalTensor& t, DType dtype, DType param) {
+  if (absl::EndsWith(t.name, "kpool_compress_ape")) return dtype;
+  const bool wide = t.keep_f32 || !t.is_matrix ||
+                    absl::StrContains(t.name, "_hc.") ||
+                    absl::EndsWith(t.name, "_res_proj.weight");
+  return wide ? param : dtype;
 }
 
 }  // namespace
@@ -59,19 +74,24 @@ std::vector<HeldRow> HeldExperts(const ExpertParallel& experts, int layer) {
   return rows;
 }
 
-WeightStore::WeightStore(const ModelSpec& spec, const LoraPlan* lora,
-                         DType dtype, const ExpertParallel* experts)
-    : dtype_(dtype), base_(LogicalTensors(spec)) {
+WeightStore::WeightStore(const Exec& exec, const ModelSpec& spec,
+                         const LoraPlan* lora, DType dtype,
+                         const ExpertParallel* experts)
+    : exec_(exec), base_(LogicalTensors(spec)) {
   const std::vector<int> moe = MoeIndices(spec);
+  const DType param = ParamDType(exec, dtype);
   const auto add = [&](Parameter parameter, std::vector<int64_t> dims,
-                       int layer) {
+                       int layer, DType kept_as) {
     parameter.global_shape = dims;
     if (parameter.domain == ParamDomain::kExpert && experts != nullptr) {
       parameter.rows = HeldExperts(*experts, moe[layer]);
       dims[0] = static_cast<int64_t>(parameter.rows.size());
     }
-    parameter.value = NewTensor(dims);
-    if (parameter.trainable) parameter.grad = NewTensor(dims);
+    parameter.value = Tensor(nullptr, kept_as, dims);
+    if (parameter.trainable) {
+      parameter.grad = Tensor(nullptr, param, dims);
+      if (kept_as != param) parameter.master = Tensor(nullptr, param, dims);
+    }
     registry_.Add(std::move(parameter));
   };
   for (const LogicalTensor& t : base_) {
@@ -80,7 +100,7 @@ WeightStore::WeightStore(const ModelSpec& spec, const LoraPlan* lora,
          .domain = experts ? ParamDomain::kExpert : ParamDomain::kDense,
          .trainable = lora == nullptr && t.can_have_gradient &&
                       t.role != LogicalTensor::Role::kBuffer},
-        t.shape, t.layer);
+        t.shape, t.layer, KeptAs(t, dtype, param));
   }
   if (lora == nullptr) return;
   for (const LoraModule& m : lora->modules) {
@@ -90,54 +110,117 @@ WeightStore::WeightStore(const ModelSpec& spec, const LoraPlan* lora,
          .domain = domain,
          .is_adapter = true,
          .trainable = true},
-        m.a_shape(), m.layer);
+        m.a_shape(), m.layer, dtype);
     add({.name = m.b_name(),
          .domain = domain,
          .is_adapter = true,
          .trainable = true},
-        m.b_shape(), m.layer);
+        m.b_shape(), m.layer, dtype);
   }
 }
 
-Tensor WeightStore::NewTensor(absl::Span<const int64_t> dims) {
-  int64_t bytes = SizeOf(dtype_);
-  for (int64_t d : dims) bytes *= d;
-  buffers_.emplace_back(bytes);
-  return buffers_.back().View(dtype_, dims);
-}
-
-absl::Status WeightStore::Load(const ModelDir& dir) {
-  for (const LogicalTensor& t : base_) {
-    const Parameter& parameter = *registry_.Find(t.name);
-    if (parameter.rows.empty()) {
-      CADRE_RETURN_IF_ERROR(dir.Read(t.name, parameter.value));
-      continue;
-    }
-    for (size_t row = 0; row < parameter.rows.size(); ++row) {
-      const int64_t expert = parameter.rows[row].index;
-      CADRE_RETURN_IF_ERROR(dir.ReadExperts(
-          t.name, expert, expert + 1, parameter.value.Rows(row, row + 1)));
-    }
+absl::Status WeightStore::Allocate() {
+  for (Parameter* parameter : registry_.all()) {
+    CADRE_RETURN_IF_ERROR(AllocateOne(parameter));
   }
   return absl::OkStatus();
 }
 
-void WeightStore::InitBase(const ModelSpec& spec, uint64_t seed) {
+absl::Status WeightStore::AllocateOne(Parameter* parameter) {
+  for (auto [tensor, what] : {std::pair{&parameter->value, "weight"},
+                              std::pair{&parameter->master, "master weight"},
+                              std::pair{&parameter->grad, "gradient"}}) {
+    if (!tensor->present()) continue;
+    CADRE_ASSIGN_OR_RETURN(
+        Buffer buffer,
+        Buffer::Create(exec_, tensor->num_bytes(),
+                       absl::StrCat(what, " of ", parameter->name)));
+    *tensor = buffer.View(tensor->dtype(), tensor->dims());
+    buffers_.push_back(std::move(buffer));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WeightStore::Load(const ModelDir& dir) {
+  // On a GPU tensors pass through pinned memory; experts one by one.
+  PinnedBuffer staging;
+  const auto load = [&](const Tensor& to, auto read) -> absl::Status {
+    if (exec_.backend == Backend::kCpu) return read(to);
+    if (staging.num_bytes() < to.num_bytes()) {
+      staging = PinnedBuffer();
+      CADRE_ASSIGN_OR_RETURN(
+          staging,
+          PinnedBuffer::Create(exec_, to.num_bytes(), "staging of weights"));
+    }
+    const Tensor host(staging.data(), to.dtype(), to.dims());
+    CADRE_RETURN_IF_ERROR(read(host));
+    return CopyToDevice(exec_, host.raw(), to);
+  };
+  for (const LogicalTensor& t : base_) {
+    const Parameter& parameter = *registry_.Find(t.name);
+    const Tensor& to = parameter.Master();
+    if (t.role != LogicalTensor::Role::kExperts) {
+      CADRE_RETURN_IF_ERROR(
+          load(to, [&](const Tensor& out) { return dir.Read(t.name, out); }));
+    }
+    for (int64_t row = 0;
+         t.role == LogicalTensor::Role::kExperts && row < to.dim(0); ++row) {
+      const int64_t expert = GlobalRow(parameter, row);
+      if (expert < 0) continue;
+      CADRE_RETURN_IF_ERROR(load(to.Rows(row, row + 1), [&](const Tensor& out) {
+        return dir.ReadExperts(t.name, expert, expert + 1, out);
+      }));
+    }
+    CADRE_RETURN_IF_ERROR(RefreshValue(exec_, parameter));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WeightStore::Fill(const Tensor& part,
+                               const std::function<double()>& value) {
+  if (part.dtype() == DType::kF64) {
+    for (double& v : part.span<double>()) v = value();
+    return absl::OkStatus();
+  }
+  if (exec_.backend == Backend::kCpu) {
+    for (float& v : part.span<float>()) v = static_cast<float>(value());
+    return absl::OkStatus();
+  }
+  std::vector<float> host(part.num_elements());
+  for (float& v : host) v = static_cast<float>(value());
+  return WriteFloats(exec_, host, part);
+}
+
+absl::Status WeightStore::FillNormal(const Tensor& part,
+                                     const std::string& name, uint64_t seed,
+                                     int64_t expert) {
+  if (exec_.backend == Backend::kCuda) {
+    return RandomFill(exec_, {.x = part,
+                              .deviation = kDeviation,
+                              .seed = SeedFor(seed, name, expert)});
+  }
+  std::mt19937_64 random = GeneratorFor(seed, name, expert);
+  std::normal_distribution<double> normal(0, kDeviation);
+  return Fill(part, [&] { return normal(random); });
+}
+
+absl::Status WeightStore::InitBase(const ModelSpec& spec, uint64_t seed) {
   for (const LogicalTensor& t : base_) {
     std::mt19937_64 random = GeneratorFor(seed, t.name);
-    std::normal_distribution<double> normal(0, 0.02);
     std::uniform_real_distribution<double> uniform(0, 1);
     const Parameter& parameter = *registry_.Find(t.name);
-    const Tensor value = parameter.value;
+    const Tensor& value = parameter.Master();
     if (t.role == LogicalTensor::Role::kExperts) {
       for (int64_t row = 0; row < value.dim(0); ++row) {
-        random = GeneratorFor(seed, t.name, GlobalRow(parameter, row));
-        normal.reset();
-        Fill(value.Rows(row, row + 1), [&] { return normal(random); });
+        const int64_t expert = GlobalRow(parameter, row);
+        if (expert < 0) continue;
+        CADRE_RETURN_IF_ERROR(
+            FillNormal(value.Rows(row, row + 1), t.name, seed, expert));
       }
+      CADRE_RETURN_IF_ERROR(RefreshValue(exec_, parameter));
       continue;
     }
-    std::function<double()> next = [&] { return normal(random); };
+    std::function<double()> next;  // none: the default
     if (t.role == LogicalTensor::Role::kBuffer) {
       next = [] { return 0.0; };
     } else if (absl::EndsWith(t.name, "A_log")) {
@@ -164,30 +247,38 @@ void WeightStore::InitBase(const ModelSpec& spec, uint64_t seed) {
                          !absl::StrContains(t.name, "linear_attn.norm"));
       next = [zero] { return zero ? 0.0 : 1.0; };
     }
-    Fill(value, next);
+    CADRE_RETURN_IF_ERROR(next ? Fill(value, next)
+                               : FillNormal(value, t.name, seed, -1));
+    CADRE_RETURN_IF_ERROR(RefreshValue(exec_, parameter));
   }
+  return absl::OkStatus();
 }
 
-void WeightStore::InitAdapter(uint64_t seed) {
+absl::Status WeightStore::InitAdapter(uint64_t seed) {
   for (Parameter* p : registry_.all()) {
     if (!p->is_adapter) continue;
-    if (absl::EndsWith(p->name, ".lora_B")) {
-      Fill(p->value, [] { return 0.0; });
-      continue;
-    }
-    const double in = static_cast<double>(p->value.dim(p->value.rank() - 1));
-    std::uniform_real_distribution<double> uniform(-1 / std::sqrt(in),
-                                                   1 / std::sqrt(in));
+    const Tensor& value = p->Master();
+    const double bound =
+        absl::EndsWith(p->name, ".lora_B")
+            ? 0.0
+            : 1 / std::sqrt(static_cast<double>(value.dim(value.rank() - 1)));
+    std::uniform_real_distribution<double> uniform(-bound, bound);
+    const auto fill = [&](const Tensor& part, int64_t expert) {
+      std::mt19937_64 random = GeneratorFor(seed, p->name, expert);
+      return Fill(part, [&] { return bound == 0 ? 0.0 : uniform(random); });
+    };
     if (p->domain != ParamDomain::kExpert) {
-      std::mt19937_64 random = GeneratorFor(seed, p->name);
-      Fill(p->value, [&] { return uniform(random); });
-      continue;
+      CADRE_RETURN_IF_ERROR(fill(value, -1));
+    } else {
+      for (int64_t row = 0; row < value.dim(0); ++row) {
+        const int64_t expert = GlobalRow(*p, row);
+        if (expert < 0) continue;
+        CADRE_RETURN_IF_ERROR(fill(value.Rows(row, row + 1), expert));
+      }
     }
-    for (int64_t row = 0; row < p->value.dim(0); ++row) {
-      std::mt19937_64 random = GeneratorFor(seed, p->name, GlobalRow(*p, row));
-      Fill(p->value.Rows(row, row + 1), [&] { return uniform(random); });
-    }
+    CADRE_RETURN_IF_ERROR(RefreshValue(exec_, *p));
   }
+  return absl::OkStatus();
 }
 
 }  // namespace cadre

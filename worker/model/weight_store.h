@@ -6,13 +6,16 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "kernels/common/exec.h"
 #include "model/lora_targets.h"
 #include "model/model_dir.h"
 #include "model/tensor_names.h"
-#include "worker/device/host_buffer.h"
+#include "worker/device/buffer.h"
 #include "worker/model/parameters.h"
 #include "worker/moe/expert_parallel.h"
 
@@ -27,8 +30,11 @@ class WeightStore {
   // With `lora`, the base is frozen and has no gradients; without, everything
   // that can have a gradient is trained. With `experts`, of the routed experts
   // and their adapters only the rows of the slots of its rank have memory.
-  WeightStore(const ModelSpec& spec, const LoraPlan* lora, DType dtype,
-              const ExpertParallel* experts = nullptr);
+  WeightStore(const Exec& exec, const ModelSpec& spec, const LoraPlan* lora,
+              DType dtype, const ExpertParallel* experts = nullptr);
+  // Memory for all of it, zeroed; before anything else. RESOURCE_EXHAUSTED
+  // names the tensor that did not fit.
+  absl::Status Allocate();
 
   ParameterRegistry& registry() { return registry_; }
 
@@ -38,16 +44,21 @@ class WeightStore {
   // (zero where the model adds one), decays spread as the architectures' own
   // initialisation does. A value depends on the seed, the tensor's name and its
   // place in the whole tensor, not on which rows are held; so do adapters'.
-  void InitBase(const ModelSpec& spec, uint64_t seed);
+  absl::Status InitBase(const ModelSpec& spec, uint64_t seed);
   // A uniform in +-1/sqrt(in), B = 0.
-  void InitAdapter(uint64_t seed);
+  absl::Status InitAdapter(uint64_t seed);
 
  private:
-  Tensor NewTensor(absl::Span<const int64_t> dims);
+  // Fills `part` of the parameter's master from the host's generator.
+  absl::Status Fill(const Tensor& part, const std::function<double()>& value);
+  // The same with the default distribution of matrices.
+  absl::Status FillNormal(const Tensor& part, const std::string& name,
+                          uint64_t seed, int64_t expert);
+  absl::Status AllocateOne(Parameter* parameter);
 
-  DType dtype_;
+  const Exec exec_;
   std::vector<LogicalTensor> base_;
-  std::deque<HostBuffer> buffers_;
+  std::deque<Buffer> buffers_;
   ParameterRegistry registry_;
 };
 

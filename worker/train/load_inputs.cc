@@ -1,6 +1,5 @@
 #include "worker/train/load_inputs.h"
 
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +16,7 @@
 #include "model/sha256.h"
 #include "worker/data/packed_dataset.h"
 #include "worker/model/model.h"
+#include "worker/model/parameter_values.h"
 
 namespace cadre {
 namespace {
@@ -126,8 +126,8 @@ absl::StatusOr<std::unique_ptr<PeftAdapter>> MakeAdapter(
   return std::make_unique<PeftAdapter>(std::move(adapter));
 }
 
-absl::Status CopyTo(ParameterRegistry& parameters, const std::string& name,
-                    const std::vector<float>& values) {
+absl::Status CopyTo(const Exec& exec, ParameterRegistry& parameters,
+                    const std::string& name, const std::vector<float>& values) {
   Parameter* parameter = parameters.Find(name);
   if (parameter == nullptr ||
       parameter->value.num_elements() != static_cast<int64_t>(values.size())) {
@@ -136,9 +136,7 @@ absl::Status CopyTo(ParameterRegistry& parameters, const std::string& name,
         " elements does not fit the model's ",
         parameter == nullptr ? "nothing" : parameter->value.DebugString()));
   }
-  std::memcpy(parameter->value.raw(), values.data(),
-              values.size() * sizeof(float));
-  return absl::OkStatus();
+  return WriteParameter(exec, values, parameter);
 }
 
 absl::Status LoadModel(const TrainerOptions& options, const Exec& exec,
@@ -173,18 +171,20 @@ absl::Status LoadModel(const TrainerOptions& options, const Exec& exec,
   if (inputs->base != nullptr) {
     CADRE_RETURN_IF_ERROR(inputs->model->LoadWeights(*inputs->base));
   } else {
-    inputs->model->InitWeights(options.training.seed);
+    CADRE_RETURN_IF_ERROR(inputs->model->InitWeights(options.training.seed));
   }
   if (inputs->adapter != nullptr) {
     if (inputs->adapter->weights.empty()) {
-      inputs->model->InitAdapter(options.training.seed);
+      CADRE_RETURN_IF_ERROR(inputs->model->InitAdapter(options.training.seed));
     }
     ParameterRegistry& parameters = inputs->model->parameters();
     for (size_t i = 0; i < inputs->adapter->weights.size(); ++i) {
       const LoraModule& module = inputs->adapter->plan.modules[i];
       const AdapterWeights& weights = inputs->adapter->weights[i];
-      CADRE_RETURN_IF_ERROR(CopyTo(parameters, module.a_name(), weights.a));
-      CADRE_RETURN_IF_ERROR(CopyTo(parameters, module.b_name(), weights.b));
+      CADRE_RETURN_IF_ERROR(
+          CopyTo(exec, parameters, module.a_name(), weights.a));
+      CADRE_RETURN_IF_ERROR(
+          CopyTo(exec, parameters, module.b_name(), weights.b));
     }
     // The model holds them now.
     inputs->adapter->weights.clear();

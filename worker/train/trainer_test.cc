@@ -174,8 +174,8 @@ class TrainerTest : public ::testing::Test {
     auto made = Model::Create(*spec, model);
     EXPECT_OK(made);
     inputs.model = *std::move(made);
-    inputs.model->InitWeights(11);
-    inputs.model->InitAdapter(12);
+    EXPECT_OK(inputs.model->InitWeights(11));
+    EXPECT_OK(inputs.model->InitAdapter(12));
     inputs.train = Data(options, 40);
     inputs.eval = Data(options, 9);
     return inputs;
