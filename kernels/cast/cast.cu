@@ -35,11 +35,10 @@ absl::Status CastCuda(const Exec& exec, const Tensor& from, const Tensor& to) {
       using To = decltype(b);
       const From* source = from.data<From>();
       To* target = to.data<To>();
-      return Launch("cast", exec,
-                    {.grid = dim3(GridFor(n, kBlock * kVector)),
-                     .block = dim3(kBlock)},
-                    CastKernel<From, To>, source, target, n,
-                    Aligned16(source, target));
+      return Launch(
+          "cast", exec,
+          {.grid = dim3(GridFor(n, kBlock * kVector)), .block = dim3(kBlock)},
+          CastKernel<From, To>, source, target, n, Aligned16(source, target));
     });
   });
 }

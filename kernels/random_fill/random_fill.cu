@@ -42,11 +42,11 @@ absl::Status RandomFillCuda(const Exec& exec, const RandomFillArgs& args) {
   const int64_t n = args.x.num_elements();
   return DispatchCuda(args.x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    return Launch("random_fill", exec,
-                  {.grid = dim3(GridFor((n + 1) / 2, kBlock)),
-                   .block = dim3(kBlock)},
-                  RandomFillKernel<T>, args.x.data<T>(), n,
-                  static_cast<float>(args.deviation), args.seed);
+    return Launch(
+        "random_fill", exec,
+        {.grid = dim3(GridFor((n + 1) / 2, kBlock)), .block = dim3(kBlock)},
+        RandomFillKernel<T>, args.x.data<T>(), n,
+        static_cast<float>(args.deviation), args.seed);
   });
 }
 
