@@ -52,13 +52,8 @@ struct Parameter {
   std::vector<HeldRow> rows;
   // What the model computes with; where the model's exec is.
   Tensor value;
-  // f32, same shape: what the optimizer updates, where value is narrower and
-  // trained. Absent: value is its own master.
-  Tensor master;
   // Same shape, f32 beside bf16; the model adds into it; the caller zeroes it.
   Tensor grad;
-
-  const Tensor& Master() const { return master.present() ? master : value; }
 };
 
 class ParameterRegistry {

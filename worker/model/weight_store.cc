@@ -12,7 +12,6 @@
 #include "kernels/common/check.h"
 #include "kernels/random_fill/random_fill.h"
 #include "worker/device/transfer.h"
-#include "worker/model/parameter_values.h"
 
 namespace cadre {
 namespace {
@@ -90,7 +89,6 @@ WeightStore::WeightStore(const Exec& exec, const ModelSpec& spec,
     parameter.value = Tensor(nullptr, kept_as, dims);
     if (parameter.trainable) {
       parameter.grad = Tensor(nullptr, param, dims);
-      if (kept_as != param) parameter.master = Tensor(nullptr, param, dims);
     }
     registry_.Add(std::move(parameter));
   };
@@ -128,7 +126,6 @@ absl::Status WeightStore::Allocate() {
 
 absl::Status WeightStore::AllocateOne(Parameter* parameter) {
   for (auto [tensor, what] : {std::pair{&parameter->value, "weight"},
-                              std::pair{&parameter->master, "master weight"},
                               std::pair{&parameter->grad, "gradient"}}) {
     if (!tensor->present()) continue;
     CADRE_ASSIGN_OR_RETURN(
@@ -158,7 +155,7 @@ absl::Status WeightStore::Load(const ModelDir& dir) {
   };
   for (const LogicalTensor& t : base_) {
     const Parameter& parameter = *registry_.Find(t.name);
-    const Tensor& to = parameter.Master();
+    const Tensor& to = parameter.value;
     if (t.role != LogicalTensor::Role::kExperts) {
       CADRE_RETURN_IF_ERROR(
           load(to, [&](const Tensor& out) { return dir.Read(t.name, out); }));
@@ -171,7 +168,6 @@ absl::Status WeightStore::Load(const ModelDir& dir) {
         return dir.ReadExperts(t.name, expert, expert + 1, out);
       }));
     }
-    CADRE_RETURN_IF_ERROR(RefreshValue(exec_, parameter));
   }
   return absl::OkStatus();
 }
@@ -209,7 +205,7 @@ absl::Status WeightStore::InitBase(const ModelSpec& spec, uint64_t seed) {
     std::mt19937_64 random = GeneratorFor(seed, t.name);
     std::uniform_real_distribution<double> uniform(0, 1);
     const Parameter& parameter = *registry_.Find(t.name);
-    const Tensor& value = parameter.Master();
+    const Tensor& value = parameter.value;
     if (t.role == LogicalTensor::Role::kExperts) {
       for (int64_t row = 0; row < value.dim(0); ++row) {
         const int64_t expert = GlobalRow(parameter, row);
@@ -217,7 +213,6 @@ absl::Status WeightStore::InitBase(const ModelSpec& spec, uint64_t seed) {
         CADRE_RETURN_IF_ERROR(
             FillNormal(value.Rows(row, row + 1), t.name, seed, expert));
       }
-      CADRE_RETURN_IF_ERROR(RefreshValue(exec_, parameter));
       continue;
     }
     std::function<double()> next;  // none: the default
@@ -249,7 +244,6 @@ absl::Status WeightStore::InitBase(const ModelSpec& spec, uint64_t seed) {
     }
     CADRE_RETURN_IF_ERROR(next ? Fill(value, next)
                                : FillNormal(value, t.name, seed, -1));
-    CADRE_RETURN_IF_ERROR(RefreshValue(exec_, parameter));
   }
   return absl::OkStatus();
 }
@@ -257,7 +251,7 @@ absl::Status WeightStore::InitBase(const ModelSpec& spec, uint64_t seed) {
 absl::Status WeightStore::InitAdapter(uint64_t seed) {
   for (Parameter* p : registry_.all()) {
     if (!p->is_adapter) continue;
-    const Tensor& value = p->Master();
+    const Tensor& value = p->value;
     const double bound =
         absl::EndsWith(p->name, ".lora_B")
             ? 0.0
@@ -276,7 +270,6 @@ absl::Status WeightStore::InitAdapter(uint64_t seed) {
         CADRE_RETURN_IF_ERROR(fill(value.Rows(row, row + 1), expert));
       }
     }
-    CADRE_RETURN_IF_ERROR(RefreshValue(exec_, *p));
   }
   return absl::OkStatus();
 }
