@@ -13,22 +13,70 @@
 namespace cadre {
 namespace {
 
-// Parameters by where they live.
-struct Counts {
-  double dense = 0.0;
-  double experts = 0.0;
-  double experts_layer = 0.0;  // largest layer
-  // Dense units in the order of the forward pass: embedding, blocks, head.
-  std::vector<double> units;
-  double head = 0.0;
-  double quantised_experts = 0.0;  // of `experts`, stored MXFP4
-  int64_t num_experts = 0, top_k = 0;
-  double routed_width = 0.0;  // Dr
-  double adapter_dense = 0.0, adapter_experts = 0.0;
+class Builder {
+ public:
+  void Add(const char* name, double bytes) {
+    const int64_t rounded = static_cast<int64_t>(std::ceil(bytes));
+    if (rounded <= 0) return;
+    budget_.terms.push_back({name, rounded});
+    budget_.total += rounded;
+  }
+  MemoryBudget Take() { return std::move(budget_); }
+
+ private:
+  MemoryBudget budget_;
 };
 
-Counts CountModel(const ModelSpec& model, const LoraPlan* lora) {
-  Counts out;
+// Two neighbouring units are in memory at once: the one in use and the one that
+// is prefetched. Behind the embedding nothing hides a prefetch: it comes alone.
+double LargestNeighbours(const std::vector<double>& units) {
+  double most = units.front();
+  for (size_t i = 1; i + 1 < units.size(); ++i) {
+    most = std::max(most, units[i] + units[i + 1]);
+  }
+  return most;
+}
+
+void AddActivations(const MemoryRequest& request, const ModelCounts& counts,
+                    Builder& out) {
+  const ModelSpec& model = *request.model;
+  const double tokens = static_cast<double>(request.tokens);
+  const ActivationShape shape = {
+      .longest_document = request.longest_document > 0
+                              ? request.longest_document
+                              : request.tokens,
+      .expert_rows_per_token = request.imbalance * counts.top_k,
+      .kda_head_group = request.constants.kda_head_group};
+  const bool replays = request.recompute != RecomputePolicy::kNone;
+  // Blocks of tokens go through the feed-forward part one after the other.
+  const double share =
+      request.constants.ffn_token_block > 0
+          ? std::min(1.0, request.constants.ffn_token_block / tokens)
+          : 1.0;
+  double kept = ResidualBankBytes(model), live = 0.0;
+  for (const BlockSpec& block : model.blocks) {
+    const BlockActivations a = ActivationsOf(model, block, shape);
+    kept += a.residual_kept + a.routing;
+    if (!replays) kept += a.mixer_kept + a.ffn_kept;
+    // Its backward goes first, while a replayed mixer waits for its own.
+    const double ffn = ((replays ? a.ffn_kept : 0.0) + a.ffn_live) * share +
+                       (replays ? a.mixer_replay : 0.0);
+    const double mixer = (replays ? a.mixer_replay : 0.0) + a.mixer_live;
+    live = std::max(live, a.residual_live + std::max(ffn, mixer));
+  }
+  if (request.recompute == RecomputePolicy::kSelective) {
+    kept += request.selective_bytes_per_token;
+  }
+  // The tables are in bytes of bf16.
+  const double scale = request.constants.weight_bytes / 2 * tokens;
+  out.Add("kept activations", kept * scale);
+  out.Add("live block", live * scale);
+}
+
+}  // namespace
+
+ModelCounts CountModel(const ModelSpec& model, const LoraPlan* lora) {
+  ModelCounts out;
   const size_t blocks = model.blocks.size();
   out.units.assign(blocks + 2, 0.0);
   std::vector<double> layer_experts(blocks, 0.0);
@@ -74,68 +122,6 @@ Counts CountModel(const ModelSpec& model, const LoraPlan* lora) {
   return out;
 }
 
-class Builder {
- public:
-  void Add(const char* name, double bytes) {
-    const int64_t rounded = static_cast<int64_t>(std::ceil(bytes));
-    if (rounded <= 0) return;
-    budget_.terms.push_back({name, rounded});
-    budget_.total += rounded;
-  }
-  MemoryBudget Take() { return std::move(budget_); }
-
- private:
-  MemoryBudget budget_;
-};
-
-// Two neighbouring units are in memory at once: the one in use and the one that
-// is prefetched. Behind the embedding nothing hides a prefetch: it comes alone.
-double LargestNeighbours(const std::vector<double>& units) {
-  double most = units.front();
-  for (size_t i = 1; i + 1 < units.size(); ++i) {
-    most = std::max(most, units[i] + units[i + 1]);
-  }
-  return most;
-}
-
-void AddActivations(const MemoryRequest& request, const Counts& counts,
-                    Builder& out) {
-  const ModelSpec& model = *request.model;
-  const double tokens = static_cast<double>(request.tokens);
-  const ActivationShape shape = {
-      .longest_document = request.longest_document > 0
-                              ? request.longest_document
-                              : request.tokens,
-      .expert_rows_per_token = request.imbalance * counts.top_k,
-      .kda_head_group = request.constants.kda_head_group};
-  const bool replays = request.recompute != RecomputePolicy::kNone;
-  // Blocks of tokens go through the feed-forward part one after the other.
-  const double share =
-      request.constants.ffn_token_block > 0
-          ? std::min(1.0, request.constants.ffn_token_block / tokens)
-          : 1.0;
-  double kept = ResidualBankBytes(model), live = 0.0;
-  for (const BlockSpec& block : model.blocks) {
-    const BlockActivations a = ActivationsOf(model, block, shape);
-    kept += a.residual_kept + a.routing;
-    if (!replays) kept += a.mixer_kept + a.ffn_kept;
-    // Its backward goes first, while a replayed mixer waits for its own.
-    const double ffn = ((replays ? a.ffn_kept : 0.0) + a.ffn_live) * share +
-                       (replays ? a.mixer_replay : 0.0);
-    const double mixer = (replays ? a.mixer_replay : 0.0) + a.mixer_live;
-    live = std::max(live, a.residual_live + std::max(ffn, mixer));
-  }
-  if (request.recompute == RecomputePolicy::kSelective) {
-    kept += request.selective_bytes_per_token;
-  }
-  // The tables are in bytes of bf16.
-  const double scale = request.constants.weight_bytes / 2 * tokens;
-  out.Add("kept activations", kept * scale);
-  out.Add("live block", live * scale);
-}
-
-}  // namespace
-
 const char* RecomputePolicyName(RecomputePolicy policy) {
   switch (policy) {
     case RecomputePolicy::kNone:
@@ -163,7 +149,9 @@ absl::StatusOr<MemoryBudget> BudgetMemory(const MemoryRequest& request) {
   const ModelSpec& model = *request.model;
   const MemoryConstants& c = request.constants;
   CADRE_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Create(request.mesh));
-  const Counts n = CountModel(model, request.lora);
+  const ModelCounts n = request.counts != nullptr
+                            ? *request.counts
+                            : CountModel(model, request.lora);
   const double S = request.mesh.fsdp_shard_group_size;
   const double P = request.mesh.expert_parallel_size;
   const double edp = mesh.num_expert_replicas();

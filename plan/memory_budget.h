@@ -65,9 +65,27 @@ struct MemoryConstants {
 // head groups, the process itself.
 MemoryConstants DefaultConstants(MemoryBackend backend, int world_size);
 
+// Parameters by where they live.
+struct ModelCounts {
+  double dense = 0.0;
+  double experts = 0.0;
+  double experts_layer = 0.0;      // largest layer
+  double quantised_experts = 0.0;  // of `experts`, stored MXFP4
+  // Dense units in the order of the forward pass: embedding, blocks, head.
+  std::vector<double> units;
+  double head = 0.0;
+  double adapter_dense = 0.0, adapter_experts = 0.0;
+  int64_t num_experts = 0, top_k = 0;
+  double routed_width = 0.0;  // Dr
+};
+// lora null: no adapter.
+ModelCounts CountModel(const ModelSpec& model, const LoraPlan* lora);
+
 struct MemoryRequest {
   const ModelSpec* model = nullptr;
   const LoraPlan* lora = nullptr;  // null: full fine-tuning
+  // Of the two above, when many layouts are compared; null: counted here.
+  const ModelCounts* counts = nullptr;
   MeshSpec mesh;
   int64_t spare_slots_per_rank = 0;
   int64_t tokens = 0;            // T: per rank and micro-batch

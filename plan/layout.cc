@@ -1,0 +1,159 @@
+#include "plan/layout.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "base/logging.h"
+#include "base/status_macros.h"
+
+namespace cadre {
+namespace {
+
+std::vector<int> Divisors(int n) {
+  std::vector<int> out;
+  for (int d = 1; d <= n; ++d) {
+    if (n % d == 0) out.push_back(d);
+  }
+  return out;
+}
+
+MemoryRequest RequestFor(const LayoutRequest& in, const ModelCounts& counts,
+                         const MeshSpec& mesh) {
+  return {.model = in.model,
+          .lora = in.lora,
+          .counts = &counts,
+          .mesh = mesh,
+          .spare_slots_per_rank = in.spare_slots_per_rank,
+          .tokens = in.tokens,
+          .longest_document = in.longest_document,
+          .imbalance = in.imbalance,
+          .headroom = in.headroom,
+          .constants = in.constants};
+}
+
+// Lower is better; see the header.
+std::tuple<int, int, int, int> Cost(const LayoutRequest& in,
+                                    const Layout& layout) {
+  const auto outside = [&in](int size) {
+    return in.domain_size > 0 && size > in.domain_size ? 1 : 0;
+  };
+  return {outside(layout.mesh.expert_parallel_size) +
+              outside(layout.mesh.fsdp_shard_group_size),
+          static_cast<int>(layout.recompute.policy),
+          layout.mesh.expert_parallel_size, layout.mesh.fsdp_shard_group_size};
+}
+
+absl::StatusOr<Layout> Evaluate(const LayoutRequest& in,
+                                const ModelCounts& counts,
+                                const MeshSpec& mesh) {
+  Layout out;
+  out.mesh = mesh;
+  MemoryRequest request = RequestFor(in, counts, mesh);
+  if (in.activation_checkpointing == false) {
+    out.recompute.policy = RecomputePolicy::kNone;
+  } else if (in.activation_checkpointing == true && !in.allow_selective) {
+    out.recompute.policy = RecomputePolicy::kFull;
+  } else {
+    CADRE_ASSIGN_OR_RETURN(
+        out.recompute,
+        ChooseRecompute(request, in.rank_bytes, in.allow_selective));
+    if (in.activation_checkpointing == true &&
+        out.recompute.policy == RecomputePolicy::kNone) {
+      out.recompute.policy = RecomputePolicy::kFull;
+    }
+  }
+  request.recompute = out.recompute.policy;
+  request.selective_bytes_per_token = out.recompute.kept_bytes_per_token;
+  CADRE_ASSIGN_OR_RETURN(out.budget, BudgetMemory(request));
+  const int64_t experts = counts.num_experts;
+  if (experts > 0) {
+    out.slots_per_rank =
+        experts / mesh.expert_parallel_size + in.spare_slots_per_rank;
+  }
+  return out;
+}
+
+void Explain(const LayoutRequest& in, bool fits, Layout* layout) {
+  const std::string room = absl::StrCat(
+      fits ? "the cheapest that fits " : "the least memory; nothing fits ",
+      HumanBytes(in.rank_bytes), in.rank_bytes_assumed ? " (assumed)" : "");
+  if (!in.fsdp_shard_group_size.has_value()) {
+    layout->reasons.push_back(absl::StrCat("fsdp_shard_group_size ",
+                                           layout->mesh.fsdp_shard_group_size,
+                                           ": ", room));
+  }
+  if (!in.expert_parallel_size.has_value() && layout->slots_per_rank > 0) {
+    layout->reasons.push_back(absl::StrCat("expert_parallel_size ",
+                                           layout->mesh.expert_parallel_size,
+                                           ": ", room));
+  }
+  if (!in.activation_checkpointing.has_value()) {
+    layout->reasons.push_back(absl::StrCat(
+        "recompute ", RecomputePolicyName(layout->recompute.policy), ": ",
+        room));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<Layout> ChooseLayout(const LayoutRequest& request) {
+  CADRE_CHECK(request.model != nullptr);
+  const ModelCounts counts = CountModel(*request.model, request.lora);
+  const int64_t experts = counts.num_experts;
+  std::vector<int> shard_sizes, expert_sizes;
+  if (request.fsdp_shard_group_size.has_value()) {
+    shard_sizes = {*request.fsdp_shard_group_size};
+  } else {
+    shard_sizes = Divisors(request.world_size);
+  }
+  if (request.expert_parallel_size.has_value()) {
+    expert_sizes = {*request.expert_parallel_size};
+  } else {
+    for (const int size : Divisors(request.world_size)) {
+      if (size == 1 || (experts > 0 && experts % size == 0)) {
+        expert_sizes.push_back(size);
+      }
+    }
+  }
+  std::optional<Layout> best, smallest;
+  for (const int P : expert_sizes) {
+    for (const int S : shard_sizes) {
+      CADRE_ASSIGN_OR_RETURN(Layout layout,
+                             Evaluate(request, counts,
+                                      {.world_size = request.world_size,
+                                       .fsdp_shard_group_size = S,
+                                       .expert_parallel_size = P}));
+      // Strictly less: of equal ones the smaller degrees, tried first.
+      if (!smallest.has_value() ||
+          layout.budget.total < smallest->budget.total) {
+        smallest = layout;
+      }
+      if (layout.budget.total > request.rank_bytes) continue;
+      if (!best.has_value() || Cost(request, layout) < Cost(request, *best)) {
+        best = std::move(layout);
+      }
+    }
+  }
+  if (!smallest.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no layout for ", request.world_size, " workers"));
+  }
+  const bool fits = best.has_value();
+  if (!fits && request.rank_bytes_assumed) best = smallest;
+  if (!best.has_value()) {
+    absl::Status status = CheckFits(smallest->budget, request.rank_bytes);
+    return absl::Status(
+        status.code(),
+        absl::StrCat("even with fsdp_shard_group_size ",
+                     smallest->mesh.fsdp_shard_group_size,
+                     " and expert_parallel_size ",
+                     smallest->mesh.expert_parallel_size, " (recompute ",
+                     RecomputePolicyName(smallest->recompute.policy), ") ",
+                     status.message()));
+  }
+  Explain(request, fits, &*best);
+  return *std::move(best);
+}
+
+}  // namespace cadre
