@@ -259,6 +259,8 @@ EndedState RunCatching(const SessionOptions& options,
 
 void RunSession(const SessionOptions& options, const Assignment& assignment,
                 SessionLink* link) {
+  options.metrics->JobEntered(assignment.job(), assignment.attempt_epoch(),
+                              assignment.rank());
   EndedState ended = RunCatching(options, assignment, link);
   // By now the engine and all its memory are gone.
   options.metrics->JobLeft();

@@ -80,7 +80,8 @@ ExpertBalance MeasureBalance(
 
 struct WorkerMetrics::Impl {
   Impl(MetricsRegistry* r, const Identity& id)
-      : sync_seconds(r->Histogram(metric::kWorkerSyncSeconds)),
+      : registry(r),
+        sync_seconds(r->Histogram(metric::kWorkerSyncSeconds)),
         last_sync(r->Gauge(metric::kWorkerLastSync)),
         steps(r->Counter(metric::kTrainSteps)),
         nonfinite(r->Counter(metric::kTrainNonfiniteSteps)),
@@ -180,6 +181,7 @@ struct WorkerMetrics::Impl {
     }
   }
 
+  MetricsRegistry* const registry;
   prometheus::Histogram& sync_seconds;
   prometheus::Gauge& last_sync;
   prometheus::Counter &steps, &nonfinite, &data_wait;
@@ -199,6 +201,7 @@ struct WorkerMetrics::Impl {
   std::map<std::string, prometheus::Counter*, std::less<>> comm_bytes;
 
   std::mutex mutex;
+  MetricLabels assignment;  // empty without one
   std::deque<std::vector<std::vector<int64_t>>> window;
   std::vector<std::vector<int64_t>> window_sum;
 };
@@ -288,6 +291,22 @@ void WorkerMetrics::CountAbort(AbortCause cause) {
       .Increment();
 }
 
-void WorkerMetrics::JobLeft() { impl_->ClearJob(); }
+void WorkerMetrics::JobEntered(const std::string& job, int64_t attempt_epoch,
+                               int rank) {
+  Impl& m = *impl_;
+  std::lock_guard<std::mutex> lock(m.mutex);
+  m.assignment = {{"job", job},
+                  {"attempt", std::to_string(attempt_epoch)},
+                  {"rank", std::to_string(rank)}};
+  m.registry->Gauge(metric::kWorkerAssignment, m.assignment).Set(1);
+}
+
+void WorkerMetrics::JobLeft() {
+  impl_->ClearJob();
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  if (impl_->assignment.empty()) return;
+  impl_->registry->RemoveGauge(metric::kWorkerAssignment, impl_->assignment);
+  impl_->assignment.clear();
+}
 
 }  // namespace cadre

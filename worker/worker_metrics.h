@@ -65,7 +65,9 @@ class WorkerMetrics {
   void CountFailedSave();
   enum class AbortCause { kStop, kPeer };
   void CountAbort(AbortCause cause);
-  // The gauges of a job go back to NaN.
+  // This worker now trains `job` ("jobs/..."); until JobLeft.
+  void JobEntered(const std::string& job, int64_t attempt_epoch, int rank);
+  // The gauges of a job go back to NaN, its assignment series goes.
   void JobLeft();
 
  private:

@@ -319,6 +319,18 @@ TEST(WorkerMetricsTest, StepsShowInTheExposition) {
   EXPECT_THAT(registry.Text(), HasSubstr("cadre_train_steps_total 1"));
 }
 
+TEST(WorkerMetricsTest, TheAssignmentIsASeriesOnlyWhileItLasts) {
+  MetricsRegistry registry;
+  WorkerMetrics metrics(&registry, {});
+  metrics.JobEntered("jobs/a", 3, 1);
+  EXPECT_THAT(registry.Text(),
+              HasSubstr("cadre_worker_assignment_info{attempt=\"3\",job="
+                        "\"jobs/a\",rank=\"1\"} 1"));
+  metrics.JobLeft();
+  EXPECT_THAT(registry.Text(), Not(HasSubstr("jobs/a")));
+  metrics.JobLeft();
+}
+
 TEST(WorkerMetricsTest, LossIsShownByRankZeroOnly) {
   MetricsRegistry registry;
   WorkerMetrics metrics(&registry, {});

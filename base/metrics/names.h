@@ -91,6 +91,11 @@ inline constexpr MetricDef kWorkerInfo{
 // Label: state.
 inline constexpr MetricDef kWorkerState{"cadre_worker_state", kGauge,
                                         "1 for the present state, else 0."};
+// Labels: job, attempt, rank; only while the worker holds an assignment.
+inline constexpr MetricDef kWorkerAssignment{
+    "cadre_worker_assignment_info", kGauge,
+    "1 for the job, attempt and rank this worker trains; labels are for joins "
+    "on the instance."};
 // Labels: result ok|error|stale.
 inline constexpr MetricDef kWorkerSyncs{"cadre_worker_syncs_total", kCounter,
                                         "Sync calls by result."};
