@@ -25,7 +25,7 @@ for argument in "$@"; do
 done
 [ ${#targets[@]} -gt 0 ] || targets=(//...)
 
-install_packages tools/packages.txt || exit 1
+install_packages tools/packages.txt tools/packages_deploy.txt || exit 1
 lint_passed=0 lint_failed=0
 if [ $lint = 1 ]; then
   install_packages tools/packages_lint.txt || exit 1

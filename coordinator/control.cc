@@ -1,5 +1,7 @@
 #include "coordinator/control.h"
 
+#include <prometheus/gauge.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -184,7 +186,13 @@ absl::Status Control::Evaluate(Store& store, const std::string& id) {
     gang.in_state = InState(*record);
     gang.warming_up = WarmingUp();
     const Verdict verdict = JudgeJob(*record, gang);
-    if (!verdict.trigger.has_value()) return absl::OkStatus();
+    if (!verdict.trigger.has_value()) {
+      // Here and not where workers report it: the series of an ended job, gone
+      // by then, must not come back.
+      options_.metrics->Gauge(metric::kJobProgress, {{"job", id}})
+          .Set(table_.View(*record, false).progress().percent() / 100);
+      return absl::OkStatus();
+    }
     JobChange change{.record = *record};
     CADRE_RETURN_IF_ERROR(Act(verdict, gang, &change));
     CADRE_LOG(INFO) << record->job().name() << ": "

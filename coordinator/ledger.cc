@@ -43,6 +43,16 @@ Ledger::Ledger(JobTable* table, Clock* clock, MetricsRegistry* metrics)
     metrics_->Counter(metric::kJobsCreated, {{"result", result}});
   }
   metrics_->Histogram(metric::kJobQueueWait);
+  // From 0, so that the first of a kind is an increase.
+  for (int cause = v1::FAILURE_CAUSE_USER;
+       cause <= v1::FAILURE_CAUSE_COORDINATOR; ++cause) {
+    const std::string name = CauseName(static_cast<v1::FailureCause>(cause));
+    metrics_->Counter(metric::kJobRestarts, {{"cause", name}});
+    metrics_->Counter(metric::kJobFailures, {{"cause", name}});
+  }
+  for (const char* verdict : {"lost", "unreachable"}) {
+    metrics_->Counter(metric::kLeaseExpirations, {{"verdict", verdict}});
+  }
 }
 
 void Ledger::Load(std::vector<state::v1::JobRecord> records) {

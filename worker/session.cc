@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/file.h"
 #include "base/logging.h"
 #include "model/model_spec.h"
@@ -259,7 +260,8 @@ EndedState RunCatching(const SessionOptions& options,
 
 void RunSession(const SessionOptions& options, const Assignment& assignment,
                 SessionLink* link) {
-  options.metrics->JobEntered(assignment.job(), assignment.attempt_epoch(),
+  const std::string id(absl::StripPrefix(assignment.job(), "jobs/"));
+  options.metrics->JobEntered(id, assignment.attempt_epoch(),
                               assignment.rank());
   EndedState ended = RunCatching(options, assignment, link);
   // By now the engine and all its memory are gone.

@@ -65,7 +65,7 @@ class WorkerMetrics {
   void CountFailedSave();
   enum class AbortCause { kStop, kPeer };
   void CountAbort(AbortCause cause);
-  // This worker now trains `job` ("jobs/..."); until JobLeft.
+  // This worker now trains the job of this id; until JobLeft.
   void JobEntered(const std::string& job, int64_t attempt_epoch, int rank);
   // The gauges of a job go back to NaN, its assignment series goes.
   void JobLeft();

@@ -322,12 +322,12 @@ TEST(WorkerMetricsTest, StepsShowInTheExposition) {
 TEST(WorkerMetricsTest, TheAssignmentIsASeriesOnlyWhileItLasts) {
   MetricsRegistry registry;
   WorkerMetrics metrics(&registry, {});
-  metrics.JobEntered("jobs/a", 3, 1);
+  metrics.JobEntered("j-a", 3, 1);
   EXPECT_THAT(registry.Text(),
               HasSubstr("cadre_worker_assignment_info{attempt=\"3\",job="
-                        "\"jobs/a\",rank=\"1\"} 1"));
+                        "\"j-a\",rank=\"1\"} 1"));
   metrics.JobLeft();
-  EXPECT_THAT(registry.Text(), Not(HasSubstr("jobs/a")));
+  EXPECT_THAT(registry.Text(), Not(HasSubstr("j-a")));
   metrics.JobLeft();
 }
 

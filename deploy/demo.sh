@@ -1,0 +1,125 @@
+#!/bin/bash
+# Prometheus, a coordinator and two CPU workers on loopback, and one training
+# job: everything that the dashboards show, on one machine.
+#
+#   deploy/demo.sh             run the job, say where to look, stop on Ctrl-C
+#   deploy/demo.sh --check     run the job, ask Prometheus every query of every
+#                              dashboard and rule, stop; exit 0 only if all hold
+#   deploy/demo.sh --bin DIR   take the programs from DIR instead of building
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+check=0 bin=
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --check) check=1 ;;
+    --bin) bin=$(realpath "${2:?--bin needs a folder}"); shift ;;
+    -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
+    *) echo "error: unknown option $1; see deploy/demo.sh --help" >&2; exit 2 ;;
+  esac
+  shift
+done
+
+if [ -z "$bin" ]; then
+  . tools/setup.sh
+  install_packages tools/packages.txt tools/packages_deploy.txt
+  set_bazel_options
+  bazel build "${bazel_options[@]}" -- //client:cadre //coordinator:cadre-coordinator //worker:cadre-worker
+  bin=$PWD/bazel-bin
+fi
+cadre=$bin/client/cadre
+
+run=$(mktemp -d "${TMPDIR:-/tmp}/cadre-demo.XXXXXX")
+pids=()
+stop() {
+  status=$?
+  trap - EXIT INT TERM
+  [ ${#pids[@]} -gt 0 ] && kill -TERM "${pids[@]}" 2>/dev/null
+  wait 2>/dev/null || true
+  if [ $status -ne 0 ] && [ $status -ne 130 ]; then
+    echo "failed; the ends of the logs in $run:" >&2
+    tail -n 8 "$run"/*.log >&2 || true
+  elif [ $check = 1 ]; then
+    rm -rf "$run"
+  fi
+  exit $status
+}
+trap stop EXIT
+trap 'exit 130' INT TERM
+
+# until_true SECONDS COMMAND...: until the command succeeds.
+until_true() {
+  local end=$((SECONDS + $1))
+  shift
+  until "$@" >/dev/null 2>&1; do
+    [ $SECONDS -lt $end ] || { echo "waited in vain for: $*" >&2; return 1; }
+    sleep 0.2
+  done
+}
+# port NAME FILE: of "NAME=PORT" in a ports file.
+port() { sed -n "s/^$1=//p" "$2"; }
+free_port() { python3 -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+
+"$bin/coordinator/cadre-coordinator" --insecure --listen=127.0.0.1:0 \
+  --metrics-listen=127.0.0.1:0 --health-listen=127.0.0.1:0 --state-dir="$run/state" \
+  --ports-file="$run/coordinator.ports" >"$run/coordinator.log" 2>&1 &
+pids+=($!)
+until_true 60 test -s "$run/coordinator.ports"
+CADRE_ADDRESS=127.0.0.1:$(port api "$run/coordinator.ports")
+export CADRE_ADDRESS
+targets=()
+for index in 0 1; do
+  OPENBLAS_NUM_THREADS=1 "$bin/worker/cadre-worker" --insecure \
+    --coordinator="$CADRE_ADDRESS" --worker-id="demo.$index" --index=$index \
+    --device=cpu --metrics-listen=127.0.0.1:0 --health-listen=127.0.0.1:0 \
+    --ports-file="$run/worker-$index.ports" >"$run/worker-$index.log" 2>&1 &
+  pids+=($!)
+  until_true 60 test -s "$run/worker-$index.ports"
+  targets+=("127.0.0.1:$(port metrics "$run/worker-$index.ports")")
+done
+
+# The shipped configuration, scraping faster and at the ports in use.
+mkdir -p "$run/prometheus/targets"
+cp -r deploy/prometheus/rules "$run/prometheus/"
+sed -e "s/127.0.0.1:8472/127.0.0.1:$(port metrics "$run/coordinator.ports")/" \
+  -e 's/scrape_interval: .*/scrape_interval: 1s/; s/evaluation_interval: .*/evaluation_interval: 1s/' \
+  deploy/prometheus/prometheus.yml >"$run/prometheus/prometheus.yml"
+sed -i 's/interval: 15s/interval: 1s/' "$run/prometheus/rules/cadre.rules.yml"
+printf -- '- targets: ["%s", "%s"]\n' "${targets[@]}" >"$run/prometheus/targets/workers.yml"
+prometheus_address=127.0.0.1:$(free_port)
+prometheus --config.file="$run/prometheus/prometheus.yml" --web.listen-address="$prometheus_address" \
+  --storage.tsdb.path="$run/prometheus/data" --log.level=warn >"$run/prometheus.log" 2>&1 &
+pids+=($!)
+until_true 60 curl -sf "http://$prometheus_address/-/ready"
+
+# Before the job, so that every first event is seen as an increase.
+all_up() {
+  curl -sf "http://$prometheus_address/api/v1/targets" | python3 -c 'import json, sys
+targets = json.load(sys.stdin)["data"]["activeTargets"]
+sys.exit(len(targets) != 3 or any(t["health"] != "up" for t in targets))'
+}
+until_true 60 all_up
+
+# Part of the text is held back, so that there is an evaluation to look at.
+head -n 120 examples/tiny_moe/constitution.jsonl >"$run/train.jsonl"
+tail -n +121 examples/tiny_moe/constitution.jsonl >"$run/eval.jsonl"
+"$cadre" submit examples/lora.yaml --set output.dir="$run/adapter" \
+  --set "data.train=[\"$run/train.jsonl\"]" --set "data.eval=[\"$run/eval.jsonl\"]" \
+  --set training.eval_every=5 --set training.epochs=8 >"$run/submit.log" 2>&1 || { cat "$run/submit.log" >&2; exit 1; }
+job=$("$cadre" list --all --limit 1 --json | python3 -c 'import json, sys; print(json.loads(sys.stdin.readline())["name"])')
+echo "job $job"
+
+if [ $check = 0 ]; then
+  cat <<TEXT
+prometheus  http://$prometheus_address
+coordinator http://127.0.0.1:$(port metrics "$run/coordinator.ports")/metrics
+workers     http://${targets[0]}/metrics http://${targets[1]}/metrics
+dashboards  deploy/grafana: provision them with this Prometheus as data source
+watch       CADRE_ADDRESS=$CADRE_ADDRESS $cadre watch ${job#jobs/}
+Ctrl-C stops everything; state and logs are in $run
+TEXT
+  wait
+fi
+python3 deploy/check_queries.py --prometheus "http://$prometheus_address" --wait 120
+"$cadre" watch "${job#jobs/}" >/dev/null
+"$cadre" get "${job#jobs/}"

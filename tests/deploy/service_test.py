@@ -1,0 +1,86 @@
+"""The daemons under a service manager: READY, WATCHDOG, STOPPING, SIGTERM."""
+
+import os
+import signal
+import socket
+import subprocess
+import unittest
+
+from tests.cli import harness
+
+
+class Manager:
+    """The manager's end of NOTIFY_SOCKET."""
+
+    def __init__(self, name):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        # Abstract: test folders are too deep for a socket's path.
+        self.address = f"@cadre-test-{os.getpid()}-{name}"
+        self.socket.bind("\0" + self.address[1:])
+        self.socket.settimeout(harness.PATIENCE_SECONDS)
+
+    def environment(self, watchdog_seconds):
+        return {**os.environ, "NOTIFY_SOCKET": self.address,
+                "WATCHDOG_USEC": str(int(watchdog_seconds * 1e6))}
+
+    def next(self):
+        return self.socket.recv(65536).decode()
+
+    def until(self, text):
+        """Messages up to the first that holds the text."""
+        seen = []
+        while not seen or text not in seen[-1]:
+            seen.append(self.next())
+        return seen
+
+
+class Service(harness.TestCase):
+
+    def start(self, name, program, *args):
+        manager = Manager(name)
+        self.addCleanup(manager.socket.close)
+        log = (self.folder / f"{name}.log").open("wb")
+        self.addCleanup(log.close)
+        process = subprocess.Popen(
+            [str(program), *args], env=manager.environment(0.3),
+            cwd=self.folder, stdout=log, stderr=log)
+        self.addCleanup(process.kill)
+        return manager, process
+
+    def check_life(self, manager, process, address_text):
+        ready = manager.until("READY=1")[-1]
+        self.assertIn(address_text, ready)
+        self.assertIn("STATUS=", ready)
+        self.assertEqual(manager.until("WATCHDOG=1")[-1], "WATCHDOG=1")
+        self.assertEqual(manager.until("WATCHDOG=1")[-1], "WATCHDOG=1")
+        # A process that stands still gives no sign of life.
+        os.kill(process.pid, signal.SIGSTOP)
+        manager.socket.settimeout(1)
+        with self.assertRaises(TimeoutError):
+            while True:
+                manager.next()
+        os.kill(process.pid, signal.SIGCONT)
+        manager.socket.settimeout(harness.PATIENCE_SECONDS)
+        manager.until("WATCHDOG=1")
+        process.send_signal(signal.SIGTERM)
+        manager.until("STOPPING=1")
+        self.assertEqual(process.wait(harness.PATIENCE_SECONDS), 0)
+
+    def test_coordinator(self):
+        manager, process = self.start(
+            "coordinator", harness.COORDINATOR, "--insecure",
+            "--listen=127.0.0.1:0", "--metrics-listen=off",
+            "--health-listen=127.0.0.1:0", "--state-dir=state")
+        self.check_life(manager, process, "listening on 127.0.0.1:")
+
+    def test_worker_without_a_coordinator(self):
+        # Not its fault: it is ready, stays alive and waits.
+        manager, process = self.start(
+            "worker", harness.WORKER, "--insecure", "--device=cpu",
+            "--coordinator=127.0.0.1:1", "--metrics-listen=off",
+            "--health-listen=127.0.0.1:0", "--worker-id=w.0")
+        self.check_life(manager, process, "worker w.0")
+
+
+if __name__ == "__main__":
+    unittest.main()
