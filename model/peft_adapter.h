@@ -56,7 +56,8 @@ struct PeftAdapter {
 inline constexpr int64_t kMaxPerExpertTensors = 60'000;
 
 // The layout a new adapter gets: per expert up to kMaxPerExpertTensors tensors,
-// else fused.
+// else fused. One A for gate and up is kept as one in the fused form only, so
+// such an adapter gets that.
 ExpertLayout DefaultExpertLayout(const LoraPlan& plan);
 
 // Reads `dir` for the model. INVALID_ARGUMENT for what we do not implement

@@ -94,8 +94,10 @@ ExpertLayout DefaultExpertLayout(const LoraPlan& plan) {
   int64_t tensors = 0;
   for (const LoraModule& module : plan.modules) {
     if (!IsExpertKind(module.kind)) continue;
-    const bool both = module.kind == LoraModuleKind::kExpertGateUp;
-    tensors += module.num_experts * (both ? 4 : 2);
+    if (module.kind == LoraModuleKind::kExpertGateUp) {
+      return ExpertLayout::kFused;
+    }
+    tensors += module.num_experts * 2;
   }
   return tensors > kMaxPerExpertTensors ? ExpertLayout::kFused
                                         : ExpertLayout::kPerExpert;

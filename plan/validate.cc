@@ -89,6 +89,7 @@ void CheckModelFit(const v1::JobSpec& spec, const ModelFacts& facts,
   lora.alpha = spec.tuning().lora_alpha();
   lora.dropout = spec.tuning().lora_dropout();
   lora.rslora = spec.tuning().lora_scaling() == "rank_stabilized";
+  lora.shared_gate_up = spec.tuning().lora_expert_layout() == "shared";
   lora.targets = {spec.tuning().lora_target_modules().begin(),
                   spec.tuning().lora_target_modules().end()};
   const auto lora_plan = PlanLora(model, lora);

@@ -88,11 +88,6 @@ absl::StatusOr<std::unique_ptr<PeftAdapter>> MakeAdapter(
     const TrainerOptions& options, const ModelSpec& spec,
     TrainObserver* observer) {
   const TuningOptions& tuning = options.tuning;
-  if (tuning.shared_experts_adapter) {
-    return absl::InvalidArgumentError(
-        "tuning.lora_expert_layout: shared is not supported by this release; "
-        "use per_expert");
-  }
   PeftAdapter adapter;
   if (!options.model.init_adapter.empty()) {
     CADRE_ASSIGN_OR_RETURN(adapter,
@@ -111,11 +106,13 @@ absl::StatusOr<std::unique_ptr<PeftAdapter>> MakeAdapter(
     }
   } else {
     CADRE_ASSIGN_OR_RETURN(
-        adapter.plan, PlanLora(spec, {.rank = tuning.lora_rank,
-                                      .alpha = tuning.lora_alpha,
-                                      .rslora = tuning.rank_stabilized,
-                                      .dropout = tuning.lora_dropout,
-                                      .targets = tuning.lora_target_modules}));
+        adapter.plan,
+        PlanLora(spec, {.rank = tuning.lora_rank,
+                        .alpha = tuning.lora_alpha,
+                        .rslora = tuning.rank_stabilized,
+                        .dropout = tuning.lora_dropout,
+                        .shared_gate_up = tuning.shared_experts_adapter,
+                        .targets = tuning.lora_target_modules}));
     adapter.base_model_name_or_path = options.model.path;
     adapter.revision = options.model.revision;
     for (const std::string& warning : adapter.plan.warnings) {

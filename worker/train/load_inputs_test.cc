@@ -199,6 +199,50 @@ TEST_F(LoadInputsTest, AJobStartsWhereAnotherEnded) {
   EXPECT_EQ(full.tensors().size(), base.tensors().size());
 }
 
+TEST_F(LoadInputsTest, GateAndUpMayShareOneAFromJobToJob) {
+  MakeBase();
+  TrainerOptions options = FromBase();
+  options.tuning.shared_experts_adapter = true;
+  options.output.dir = root_ + "/shared";
+  ASSERT_OK(TrainAndExport(options));
+  ASSERT_OK_AND_ASSIGN(const ModelDir base, ModelDir::Open(root_ + "/base"));
+  ASSERT_OK_AND_ASSIGN(const PeftAdapter shared,
+                       ReadPeftAdapter(root_ + "/shared", base.spec()));
+  EXPECT_EQ(shared.layout, ExpertLayout::kFused);
+  const std::string experts = "model.layers.1.mlp.experts.";
+  const LoraModule* module = shared.plan.Find(experts + "gate_up_proj");
+  ASSERT_NE(module, nullptr);
+  EXPECT_EQ(module->rank, 2);
+  EXPECT_EQ(module->out, 24);
+
+  // Continued, it stays one A and comes to the same values as in one go.
+  options.training.learning_rate = 1e-30;
+  options.model.init_adapter = root_ + "/shared";
+  options.output.dir = root_ + "/again";
+  ASSERT_OK(TrainAndExport(options));
+  ASSERT_OK_AND_ASSIGN(const PeftAdapter again,
+                       ReadPeftAdapter(root_ + "/again", base.spec()));
+  for (size_t i = 0; i < shared.weights.size(); ++i) {
+    EXPECT_EQ(again.plan.modules[i].path, shared.plan.modules[i].path);
+    EXPECT_EQ(again.weights[i].a, shared.weights[i].a);
+    EXPECT_EQ(again.weights[i].b, shared.weights[i].b);
+  }
+
+  // Asked for expert by expert, gate and up get a copy each.
+  options.output.adapter_format = "peft_per_expert";
+  options.output.dir = root_ + "/split";
+  ASSERT_OK(TrainAndExport(options));
+  ASSERT_OK_AND_ASSIGN(const PeftAdapter split,
+                       ReadPeftAdapter(root_ + "/split", base.spec()));
+  const auto weights_of = [&](const std::string& name) {
+    const LoraModule* found = split.plan.Find(experts + name);
+    EXPECT_NE(found, nullptr) << name;
+    return split.weights[found - split.plan.modules.data()];
+  };
+  EXPECT_EQ(weights_of("gate_proj").a, weights_of("up_proj").a);
+  EXPECT_NE(weights_of("gate_proj").b, weights_of("up_proj").b);
+}
+
 TEST_F(LoadInputsTest, AnAdapterThatIsNotTrainedGoesBackUnchanged) {
   MakeBase();
   TrainerOptions options = FromBase();
@@ -229,10 +273,6 @@ TEST_F(LoadInputsTest, ErrorsNameTheFieldOrTheFile) {
   EXPECT_THAT(status(options),
               StatusIs(kInvalid, AllOf(HasSubstr("data.max_seq_len is 129"),
                                        HasSubstr("128"))));
-  options = FromBase();
-  options.tuning.shared_experts_adapter = true;
-  EXPECT_THAT(status(options),
-              StatusIs(kInvalid, HasSubstr("tuning.lora_expert_layout")));
   options = FromBase();
   options.tuning.lora_target_modules = {"w9"};
   EXPECT_THAT(status(options), StatusIs(kInvalid, HasSubstr("w9")));
