@@ -119,6 +119,17 @@ absl::StatusOr<ModelSpec> ParseModelSpec(absl::string_view config_json) {
   spec.tensor_prefix = nested ? family->nested_prefix : family->flat_prefix;
   JsonConfig nested_text = root.Object("text_config");
   JsonConfig& text = nested ? nested_text : root;
+  if (nested) {
+    // kimi_k3 calls its text part kimi_linear.
+    const std::string inner = text.String({"model_type"}, model_type);
+    if (inner != model_type && inner != model_type + "_text" &&
+        !(model_type == "kimi_k3" && inner == "kimi_linear")) {
+      text.Error("model_type", absl::StrCat("is \"", inner,
+                                            "\", which is not the text part "
+                                            "of ",
+                                            model_type));
+    }
+  }
   family->parse(text, spec);
   ReadOuterFields(root, text, spec);
   const bool allow_mxfp4 = model_type == "kimi_k3";
