@@ -408,6 +408,10 @@ TEST(DefaultExpertLayout, SwitchesAboveTheTensorLimit) {
   EXPECT_EQ(DefaultExpertLayout(plan), ExpertLayout::kPerExpert);
   plan.modules[0].num_experts += 1;
   EXPECT_EQ(DefaultExpertLayout(plan), ExpertLayout::kFused);
+  // One A for gate and up stays one.
+  plan.modules[0].num_experts = 4;
+  plan.modules[0].kind = LoraModuleKind::kExpertGateUp;
+  EXPECT_EQ(DefaultExpertLayout(plan), ExpertLayout::kFused);
 }
 
 }  // namespace
