@@ -189,6 +189,13 @@ TEST(ValidateJob, ChecksAgainstTheModel) {
   EXPECT_EQ(good.plan.lora_matches_size(), 2);
   // q: 16 (32 + 32), v: 16 (32 + 16), in 2 layers.
   EXPECT_EQ(good.plan.trainable_parameters(), 2 * (16 * 64 + 16 * 48));
+  // Experts: gate and up with an A each, or one between them.
+  spec.mutable_tuning()->add_lora_target_modules("mlp.experts.gate_up_proj");
+  EXPECT_EQ(ValidateJob(spec, {}, &facts).plan.trainable_parameters(),
+            2 * 4 * 16 * 2 * (32 + 16));
+  spec.mutable_tuning()->set_lora_expert_layout("shared");
+  EXPECT_EQ(ValidateJob(spec, {}, &facts).plan.trainable_parameters(),
+            2 * 4 * 16 * (32 + 2 * 16));
   spec.mutable_tuning()->add_lora_target_modules("q_prj");
   EXPECT_THAT(Findings(ValidateJob(spec, {}, &facts)),
               AllOf(HasSubstr("tuning.lora_target_modules"), HasSubstr("q_prj"),

@@ -2,6 +2,7 @@
 // processes killed on the way.
 #include "tests/cluster/cluster.h"
 
+#include <gmock/gmock.h>
 #include <signal.h>
 
 #include <filesystem>
@@ -36,24 +37,25 @@ class ClusterTest : public ::testing::Test {
     ASSERT_OK(cluster_->StartWorker(1));
   }
 
-  void Submit(const JobSpec& spec) {
+  void Submit(const JobSpec& spec, const std::string& id = "tiny") {
     CreateJobRequest request;
-    request.set_job_id("tiny");
+    request.set_job_id(id);
     *request.mutable_spec() = spec;
     ASSERT_OK(cluster_->client().Create(request).status());
   }
 
   // Watches to the end of the job; `on_event` hears each event once.
-  Job Watch(const std::function<void(const Event&)>& on_event) {
-    const absl::Status status = cluster_->client().Watch(
-        {.job = "tiny", .on_item = [&](const auto& item) {
-           if (!item.has_event()) return;
-           seen_.push_back(item.event().sequence());
-           on_event(item.event());
-         }});
+  Job Watch(const std::function<void(const Event&)>& on_event,
+            const std::string& id = "tiny") {
+    const absl::Status status =
+        cluster_->client().Watch({.job = id, .on_item = [&](const auto& item) {
+                                    if (!item.has_event()) return;
+                                    seen_.push_back(item.event().sequence());
+                                    on_event(item.event());
+                                  }});
     EXPECT_OK(status);
     const absl::StatusOr<Job> job =
-        cluster_->client().Get("tiny", cadre::v1::JOB_VIEW_FULL);
+        cluster_->client().Get(id, cadre::v1::JOB_VIEW_FULL);
     EXPECT_OK(job);
     return job.ok() ? *job : Job();
   }
@@ -109,6 +111,37 @@ TEST_F(ClusterTest, TwoWorkersTrainAndExportAnAdapter) {
   EXPECT_LT(job.progress().loss(), job.progress().first_loss());
   EXPECT_EQ(job.latest_checkpoint().step(), 12);
   ExpectNoEventLost();
+}
+
+TEST_F(ClusterTest, AnAdapterIsWhereAnotherJobStarts) {
+  ASSERT_OK_AND_ASSIGN(JobSpec spec, cluster_->MakeJob(1, 12));
+  spec.mutable_tuning()->set_lora_expert_layout("shared");
+  Submit(spec);
+  const Job first = Watch([](const Event&) {});
+  ExpectGoodAdapter(first);
+
+  const std::string& adapter = first.artifacts(0).storage_path();
+  spec.mutable_model()->set_adapter(adapter);
+  Submit(spec, "tiny-again");
+  std::vector<std::string> told;
+  const Job second = Watch(
+      [&](const Event& event) { told.push_back(event.type()); }, "tiny-again");
+  ExpectGoodAdapter(second);
+  EXPECT_THAT(told, ::testing::Contains("ADAPTER_IMPORTED"));
+  // It starts from what the first has learned, and learns more.
+  EXPECT_LT(second.progress().first_loss(), first.progress().first_loss());
+  EXPECT_LT(second.progress().loss(), second.progress().first_loss());
+
+  // Gate and up share one A in both results.
+  ASSERT_OK_AND_ASSIGN(const std::string config,
+                       ReadFile(cluster_->model_dir() + "/config.json"));
+  ASSERT_OK_AND_ASSIGN(const ModelSpec model, ParseModelSpec(config));
+  for (const Job* job : {&first, &second}) {
+    ASSERT_OK_AND_ASSIGN(
+        const PeftAdapter read,
+        ReadPeftAdapter(job->artifacts(0).storage_path(), model));
+    EXPECT_EQ(read.layout, ExpertLayout::kFused);
+  }
 }
 
 TEST_F(ClusterTest, AKilledWorkerCostsOneAttempt) {
