@@ -67,6 +67,32 @@ TEST(CrossEntropyTest, MassiveLogitsStayFinite) {
   EXPECT_EQ(logits.Get(1), 1);
 }
 
+// The vocabulary of Kimi and more: sums of 163,840 exponentials in float32.
+TEST(CrossEntropyTest, Float32HoldsForAVocabularyOf163840) {
+  constexpr int64_t kVocabulary = 163'840;
+  for (double stddev : {0.02, 1.0, 10.0}) {
+    const TestTensor drawn =
+        TestTensor::Random(DType::kF32, {4, kVocabulary}, 1, stddev);
+    TestTensor single = drawn, full = drawn.As(DType::kF64);
+    TestTensor targets = TestTensor::Table({0, 163'839, kIgnoreTarget, 77});
+    TestTensor losses[] = {TestTensor::Zeros(DType::kF64, {1}),
+                           TestTensor::Zeros(DType::kF64, {1})};
+    TestTensor* logits[] = {&single, &full};
+    for (int i : {0, 1}) {
+      ASSERT_OK(CrossEntropy({}, {.logits = logits[i]->view(),
+                                  .targets = targets.view(),
+                                  .loss_sum = losses[i].view(),
+                                  .gradient = true}));
+    }
+    EXPECT_NEAR(losses[0].Get(0), losses[1].Get(0), 1e-6 * losses[1].Get(0));
+    EXPECT_LT(RelativeError(single, full), 1e-6);
+    // Probabilities less the one of the target sum to nothing.
+    double sum = 0;
+    for (int64_t e = 0; e < kVocabulary; ++e) sum += single.Get(e);
+    EXPECT_NEAR(sum, 0, 1e-5);
+  }
+}
+
 TEST(CrossEntropyTest, AcceptsNoTokensAllIgnoredAndNamesABadTarget) {
   TestTensor none = TestTensor::Zeros(DType::kF32, {0, 3});
   TestTensor no_targets = TestTensor::Table({});

@@ -277,6 +277,30 @@ TEST(Gdn, Float32AgreesWithFloat64) {
   EXPECT_LE(RelativeError(single.dbeta, full.dbeta), 1e-5);
 }
 
+TEST(Gdn, Float32HoldsOver64KTokensWithSlowGates) {
+  const Shape shape{.cu = {0, 1 << 16},
+                    .key_heads = 1,
+                    .key_dim = 8,
+                    .value_dim = 8,
+                    .a_mean = -12};
+  Problem single(shape, DType::kF32), full(shape);
+  for (Problem* p : {&single, &full}) {
+    for (int64_t i = 0; i < p->a_log.size(); ++i) p->a_log.Set(i, 0);
+    ASSERT_OK(GdnForward({}, p->Forward()));
+    ASSERT_OK(GdnBackward({}, p->Backward()));
+  }
+  EXPECT_LE(RelativeError(single.o, full.o), 3e-6);
+  EXPECT_LE(RelativeError(single.s_end, full.s_end), 3e-6);
+  EXPECT_LE(RelativeError(single.dq, full.dq), 3e-6);
+  EXPECT_LE(RelativeError(single.dk, full.dk), 3e-6);
+  EXPECT_LE(RelativeError(single.dv, full.dv), 3e-6);
+  EXPECT_LE(RelativeError(single.da, full.da), 1e-5);
+  EXPECT_LE(RelativeError(single.dbeta, full.dbeta), 1e-5);
+  // Sums over all tokens.
+  EXPECT_LE(RelativeError(single.da_log, full.da_log), 1e-4);
+  EXPECT_LE(RelativeError(single.ddt_bias, full.ddt_bias), 1e-4);
+}
+
 TEST(Gdn, MassiveInputsStayFinite) {
   Problem p({.cu = {0, 130}, .a_stddev = 1e3, .scale = 1e3}, DType::kF32);
   ASSERT_OK(GdnForward({}, p.Forward()));

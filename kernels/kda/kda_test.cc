@@ -417,6 +417,36 @@ TEST(Kda, Float32AgreesWithFloat64) {
   }
 }
 
+// Decays so slow that the state remembers the whole document: what is lost to
+// rounding must not grow with its length.
+TEST(Kda, Float32HoldsOver64KTokensWithSlowGates) {
+  for (std::optional<double> bound :
+       {std::optional<double>(), std::optional<double>(-5)}) {
+    const Shape shape{.cu = {0, 1 << 16},
+                      .heads = 1,
+                      .key_dim = 8,
+                      .value_dim = 8,
+                      .lower_bound = bound,
+                      .z_mean = -12};
+    Problem single(shape, DType::kF32), full(shape);
+    for (Problem* p : {&single, &full}) {
+      for (int64_t i = 0; i < p->a_log.size(); ++i) p->a_log.Set(i, 0);
+      ASSERT_OK(KdaForward({}, p->Forward()));
+      ASSERT_OK(KdaBackward({}, p->Backward()));
+    }
+    EXPECT_LE(RelativeError(single.o, full.o), 3e-6);
+    EXPECT_LE(RelativeError(single.s_end, full.s_end), 3e-6);
+    EXPECT_LE(RelativeError(single.dq, full.dq), 3e-6);
+    EXPECT_LE(RelativeError(single.dk, full.dk), 3e-6);
+    EXPECT_LE(RelativeError(single.dv, full.dv), 3e-6);
+    EXPECT_LE(RelativeError(single.dz, full.dz), 1e-5);
+    EXPECT_LE(RelativeError(single.dbeta, full.dbeta), 1e-5);
+    // Sums over all tokens.
+    EXPECT_LE(RelativeError(single.da_log, full.da_log), 1e-4);
+    EXPECT_LE(RelativeError(single.ddt_bias, full.ddt_bias), 1e-4);
+  }
+}
+
 TEST(Kda, MassiveInputsStayFinite) {
   for (std::optional<double> bound :
        {std::optional<double>(), std::optional<double>(-5)}) {

@@ -159,6 +159,41 @@ TEST(RopeTest, LargePositionsUseTheFloat32Angle) {
   EXPECT_NEAR(x.Get(1), std::sin(angle), 1e-7);
 }
 
+// At the end of a million-token document: float32 and float64 rows turn by the
+// same angle, which is off from the unrounded one by its own rounding only
+// (relative 2^-23: product and position-free frequency).
+TEST(RopeTest, AMillionTokensInEveryFrequencyKeepsItsRounding) {
+  constexpr int64_t kWidth = 64;
+  const std::vector<float> inv = RopeInverseFrequencies(kWidth, 1e4);
+  TestTensor inv_freq =
+      TestTensor::Of(DType::kF32, {kWidth / 2}, {inv.begin(), inv.end()});
+  const std::vector<int32_t> at = {999'983, 1'000'000, 1'048'575};
+  TestTensor positions = TestTensor::Table(at);
+  const TestTensor x = TestTensor::Random(DType::kF32, {3, 1, kWidth}, 1);
+  TestTensor single = x, full = x.As(DType::kF64);
+  for (TestTensor* rows : {&single, &full}) {
+    ASSERT_OK(RopeForward({}, {.x = rows->view(),
+                               .positions = positions.view(),
+                               .inv_freq = inv_freq.view()}));
+  }
+  EXPECT_LT(RelativeError(single, full), 1e-7);
+  for (size_t t = 0; t < at.size(); ++t) {
+    for (int64_t i = 0; i < kWidth / 2; ++i) {
+      const double exact = at[t] * std::pow(1e4, -2.0 * i / kWidth);
+      const double a = x.Get(t * kWidth + i);
+      const double b = x.Get(t * kWidth + i + kWidth / 2);
+      EXPECT_NEAR(full.Get(t * kWidth + i),
+                  a * std::cos(exact) - b * std::sin(exact),
+                  std::hypot(a, b) * (exact * 0x1p-23 + 1e-12));
+    }
+  }
+  TestTensor back = single;
+  ASSERT_OK(RopeBackward({}, {.x = back.view(),
+                              .positions = positions.view(),
+                              .inv_freq = inv_freq.view()}));
+  EXPECT_LT(RelativeError(back, x), 1e-6);
+}
+
 TEST(RopeTest, Float32FollowsFloat64AndThreadsChangeNoBit) {
   ThreadPool pool(2);
   Rope d(true, DType::kF64), f(true, DType::kF32), g(true, DType::kF32);

@@ -152,6 +152,54 @@ TEST(SparseIndexTest, PoolsMatchTheDefinitionAndTheTailIsAlwaysAdded) {
   }
 }
 
+// Documents far longer than the selection: every query keeps exactly topk keys
+// and float32 chooses what float64 does wherever the scores are apart.
+TEST(SparseIndexTest, LongDocumentsKeepTheBestKeysInFloat32) {
+  constexpr int64_t kLong = 6000, kTopk = 64;
+  for (int64_t pool : {0, 4}) {
+    Index full({0, kLong, kLong + 7}, kLong + 7, 2, 8, kTopk, pool);
+    Index single = full;
+    for (TestTensor* x :
+         {&single.q, &single.k, &single.omega, &single.gate, &single.ape}) {
+      *x = x->As(DType::kF32);
+    }
+    // The same values for both.
+    for (auto member :
+         {&Index::q, &Index::k, &Index::omega, &Index::gate, &Index::ape}) {
+      full.*member = (single.*member).As(DType::kF64);
+    }
+    ASSERT_OK(full.Run());
+    ASSERT_OK(single.Run());
+    int64_t differing = 0;
+    for (int64_t t = 0; t < kLong; ++t) {
+      const std::vector<int> ours = single.Row(t);
+      const int64_t tail = pool > 0 ? (t + 1) % pool : 0;
+      ASSERT_EQ(static_cast<int64_t>(ours.size()),
+                std::min(kTopk + tail, t + 1));
+      EXPECT_LE(ours.back(), t);
+      differing += ours != full.Row(t);
+    }
+    // Scores closer than float32 can tell: rare, and never many in one row.
+    EXPECT_LE(differing, kLong / 500) << pool;
+    // The second document's positions start anew.
+    EXPECT_EQ(single.Row(kLong + 6), full.Row(kLong + 6));
+    EXPECT_EQ(single.Row(kLong + 6).size(), 7u);
+    // The definition, for the last query of the long document.
+    std::vector<std::vector<double>> keys;
+    for (int64_t s = 0; s < kLong; s += std::max<int64_t>(pool, 1)) {
+      keys.push_back(pool > 0 ? full.PooledKey(s) : full.Key(s));
+    }
+    std::vector<int> expected;
+    const int64_t step = std::max<int64_t>(pool, 1);
+    for (int best : full.Best(kLong - 1, keys, kTopk / step)) {
+      for (int64_t j = 0; j < step; ++j) {
+        expected.push_back(static_cast<int>(best * step + j));
+      }
+    }
+    EXPECT_EQ(full.Row(kLong - 1), expected);
+  }
+}
+
 TEST(SparseIndexTest, TiesGoToTheLowerKey) {
   // All keys equal, then all scores zero by ReLU, then -0 beside +0.
   Index x({0, 9}, 9, 2, 3, /*topk=*/4, /*kpool=*/0);
