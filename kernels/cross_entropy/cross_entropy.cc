@@ -103,7 +103,10 @@ absl::Status LinearCrossEntropy(const Exec& exec,
   const int64_t vocabulary = args.head.dim(0);
   CADRE_RETURN_IF_ERROR(
       CheckTargets(exec, args.targets, num_tokens, vocabulary));
-  CADRE_RETURN_IF_ERROR(CheckTensor(kOp, "workspace", args.workspace, dtype,
+  const bool wide =
+      exec.backend == Backend::kCuda && args.workspace.dtype() == DType::kF32;
+  CADRE_RETURN_IF_ERROR(CheckTensor(kOp, "workspace", args.workspace,
+                                    wide ? DType::kF32 : dtype,
                                     {kAnyDim, vocabulary}));
   if (args.workspace.dim(0) < 1) {
     return absl::InvalidArgumentError(absl::StrCat(

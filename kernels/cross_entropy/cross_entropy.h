@@ -24,17 +24,21 @@ struct CrossEntropyArgs {
   double inv_count = 1.0;
 };
 
-// f32 or f64 on the CPU; the loss is summed in double, in row order. The
-// largest logit is taken out first, so any finite logits are safe.
+// f32 or f64 on the CPU; the loss is summed in double, in row order. f32 or
+// bf16 on CUDA, where each row's loss is rounded to a multiple of 2^-24: sums
+// below 2^29 are then exact in double, so that they need no order.
+// The largest logit is taken out first, so any finite logits are safe.
 // Determinism: bitwise. T may be 0; Nv >= 1. INVALID_ARGUMENT for a target
 // outside the vocabulary (CPU).
 absl::Status CrossEntropy(const Exec& exec, const CrossEntropyArgs& args);
 
 struct LinearCrossEntropyArgs {
-  Tensor x;          // [T,D], after the final norm
-  Tensor head;       // [Nv,D]
-  Tensor targets;    // i32 [T]
-  Tensor workspace;  // [B,Nv], B >= 1: the only logits that are held
+  Tensor x;        // [T,D], after the final norm
+  Tensor head;     // [Nv,D]
+  Tensor targets;  // i32 [T]
+  // [B,Nv], B >= 1: the only logits that are held. On CUDA f32 beside bf16 x is
+  // allowed too: the loss then comes from logits that were never rounded.
+  Tensor workspace;
   double inv_count = 1.0;
   Tensor loss_sum;  // f64 [1], added to
   Tensor dx;        // [T,D], overwritten; optional
@@ -46,7 +50,8 @@ struct LinearCrossEntropyArgs {
 // dx = dlogits head and dhead += dlogits^T x. Without dx and dhead only the
 // loss is computed. The result does not depend on B, but for the order of the
 // sums in dhead.
-// dtypes: x, head, workspace, dx, dhead, logits alike, f32 or f64 on the CPU.
+// dtypes: x, head, workspace, dx, dhead, logits alike, f32 or f64 on the CPU;
+// f32 or bf16 on CUDA, with dhead in f32.
 // Aliasing: none. Cost: 2 T D Nv FLOPs for each of the products wanted.
 absl::Status LinearCrossEntropy(const Exec& exec,
                                 const LinearCrossEntropyArgs& args);
