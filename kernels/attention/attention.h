@@ -52,7 +52,9 @@ struct AttentionBackwardArgs {
 // o = 0 and lse = -inf. T = 0 and empty documents are allowed; Dqk, Dv >= 1.
 //
 // dtypes: q, k, v, o of one dtype, f32 or f64 on the CPU with sums in that
-// type; lse of the same dtype (f32 on CUDA). Rows are contiguous.
+// type; bf16 or f32 on CUDA with f32 sums (probabilities are rounded to bf16 as
+// operands); lse of the same dtype (f32 on CUDA). Rows are contiguous.
+// Limits on CUDA: Dqk and Dv at most 256.
 // Aliasing: outputs overlap nothing.
 // Determinism: bitwise, whatever the number of threads.
 // Workspace (CPU): a block of score rows for each running (document, head),
@@ -66,6 +68,7 @@ absl::Status AttentionForward(const Exec& exec,
 // With P made again from lse:
 //   Delta[t] = <do[t], o[t]> ;  dS = P (dO V^T - Delta)
 //   dQ = scale dS K ;  dK = scale dS^T Q ;  dV = P^T dO
+// (On CUDA, Delta lies in dq between the kernels, so no workspace is needed.)
 // The selection carries no gradient. Gradients of padding tokens are 0. The
 // sums over queries run in token order, over heads in head order.
 absl::Status AttentionBackward(const Exec& exec,

@@ -156,8 +156,10 @@ absl::Status LinearCrossEntropyCuda(const Exec& exec,
                                    .loss_sum = args.loss_sum,
                                    .gradient = gradient,
                                    .inv_count = args.inv_count};
-    CADRE_RETURN_IF_ERROR(wide ? LaunchRows<float, __nv_bfloat16>(exec, rows)
-                               : CrossEntropyCuda(exec, rows));
+    const absl::Status status =
+        wide ? LaunchRows<float, __nv_bfloat16>(exec, rows)
+             : CrossEntropyCuda(exec, rows);
+    CADRE_RETURN_IF_ERROR(status);
     // The gradient in x's dtype; over wide logits it fills half of each row.
     const Tensor dlogits(logits.raw(), dtype, {end - begin, vocabulary});
     const int64_t pitch = wide ? 2 * vocabulary : vocabulary;
