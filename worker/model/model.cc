@@ -178,33 +178,27 @@ absl::Status BlockModel::Init() {
 absl::Status BlockModel::CheckExpertParallel(const ModelSpec& spec,
                                              const ModelOptions& options) {
   if (!options.expert_parallel) return absl::OkStatus();
-  const ExpertParallel& experts = *options.expert_parallel;
-  size_t layer = 0;
+  const PlacementShape& shape = options.expert_parallel->placement.shape;
+  int64_t layers = 0;
   for (const BlockSpec& block : spec.blocks) {
     const auto* moe = std::get_if<MoeSpec>(&block.ffn);
     if (moe == nullptr) continue;
-    if (layer < experts.layers.size() &&
-        (experts.layers[layer].num_experts() != moe->num_experts ||
-         experts.layers[layer].num_slots() % experts.size != 0)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "MoE layer ", layer, " has ", moe->num_experts,
-          " experts, its placement ", experts.layers[layer].num_experts(),
-          " in ", experts.layers[layer].num_slots(), " slots on ", experts.size,
-          " ranks; the experts must agree and the ranks divide the slots"));
+    ++layers;
+    if (moe->num_experts != shape.num_experts) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a layer of the model has ", moe->num_experts,
+                       " experts, their placement is for ", shape.num_experts));
     }
-    ++layer;
   }
-  if (layer != experts.layers.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the model has ", layer, " MoE layers, the placement of ",
-                     "its experts ", experts.layers.size()));
-  }
-  return absl::OkStatus();
+  if (layers == shape.num_layers) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the model has ", layers, " MoE layers, the placement of ",
+                   "its experts ", shape.num_layers));
 }
 
 absl::Status BlockModel::Connect(const ModelGroups& groups) {
   const int size =
-      options_.expert_parallel ? options_.expert_parallel->size : 1;
+      options_.expert_parallel ? options_.expert_parallel->size() : 1;
   const Communicator* const ep = groups.expert_dispatch;
   if ((ep == nullptr) != (size == 1) ||
       (ep != nullptr &&
@@ -268,7 +262,7 @@ absl::StatusOr<LayerContext> BlockModel::BeginPass(const Batch& batch,
                                                    uint64_t dropout_step) {
   CADRE_RETURN_IF_ERROR(CheckBatch(batch));
   if (options_.expert_parallel && groups_.expert_dispatch == nullptr &&
-      options_.expert_parallel->size > 1) {
+      options_.expert_parallel->size() > 1) {
     return absl::FailedPreconditionError(
         "the model's experts lie on several ranks and it is not connected to "
         "them");

@@ -25,11 +25,12 @@ enum class ParamDomain {
 
 // A row of a tensor's leading dim that this rank holds.
 struct HeldRow {
-  // Of the whole tensor: the logical expert.
+  // Of the whole tensor: the logical expert; -1: an empty slot, all zero.
   int64_t index = 0;
   // Among all copies of the row in one group of ranks that share the experts,
   // exactly one is home: the lowest slot. It alone counts in the gradient norm,
-  // owns optimizer state and is saved and exported. False for a spare copy.
+  // owns optimizer state and is saved and exported. False for a spare copy and
+  // an empty slot.
   bool home = true;
 };
 

@@ -61,14 +61,14 @@ DType KeptAs(const LogicalTensor& t, DType dtype, DType param) {
 }  // namespace
 
 std::vector<HeldRow> HeldExperts(const ExpertParallel& experts, int layer) {
-  const ExpertSlots& slots = experts.layers[layer];
-  const int64_t count = experts.slots_per_rank(layer);
+  const ExpertPlacement& placement = experts.placement;
   std::vector<HeldRow> rows;
-  for (int64_t local = 0; local < count; ++local) {
-    const int64_t slot = experts.rank * count + local;
-    const int32_t expert = slots.slot_to_expert[slot];
-    rows.push_back({.index = expert,
-                    .home = slots.expert_to_slots[expert].front() == slot});
+  for (int64_t local = 0; local < experts.slots_per_rank(); ++local) {
+    const int64_t slot = experts.first_slot() + local;
+    const int32_t expert = placement.layers[layer].slot_to_expert[slot];
+    rows.push_back(
+        {.index = expert,
+         .home = expert >= 0 && placement.HomeSlot(layer, expert) == slot});
   }
   return rows;
 }
