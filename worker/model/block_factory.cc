@@ -71,12 +71,14 @@ class Factory {
     if (const auto* dense = std::get_if<DenseMlpSpec>(&ffn)) {
       return DenseMlp::Create(dense->activation, "mlp", builder);
     }
-    return MoeLayer::Create(std::get<MoeSpec>(ffn), spec_.norm_eps, builder);
+    return MoeLayer::Create(std::get<MoeSpec>(ffn), num_moe_layers_++,
+                            spec_.norm_eps, builder);
   }
 
   const ModelSpec& spec_;
   ParameterRegistry* registry_;
   const LoraPlan* lora_;
+  int num_moe_layers_ = 0;                 // made so far
   const Indexer* last_indexer_ = nullptr;  // of the nearest full sparse layer
 };
 

@@ -30,6 +30,8 @@ struct RouterTap {
   std::vector<std::vector<float>>* logits = nullptr;  // null: not wanted
 };
 
+struct ExpertRuntime;  // worker/moe/expert_runtime.h
+
 struct LayerContext {
   Exec exec;
   // Of activations and weight matrices.
@@ -58,6 +60,8 @@ struct LayerContext {
   // Of this micro-batch; 0 and unused without dropout.
   uint64_t dropout_seed = 0;
   RouterTap* routers = nullptr;
+  // Exchanges rows with other ranks' experts; null: all experts are here.
+  ExpertRuntime* experts = nullptr;
 
   Tensor Saved(std::initializer_list<int64_t> dims) const {
     return saved->Allocate(dtype, dims);

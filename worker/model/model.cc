@@ -124,6 +124,7 @@ class BlockModel final : public Model {
   absl::Status Embed(const LayerContext& ctx, const Tensor& state);
   absl::Status Loss(const LayerContext& ctx, const Tensor& x,
                     LinearCrossEntropyArgs args);
+  absl::Status SumRouterStatistics();
   absl::Status BackwardBlocks(LayerContext* ctx, Stream* grad);
   // Waits for the pass and reads what it counted.
   absl::StatusOr<ForwardResult> Result(const LayerContext& ctx);
@@ -132,6 +133,7 @@ class BlockModel final : public Model {
   const ModelOptions options_;
   WeightStore weights_;
   ModelGroups groups_;
+  std::unique_ptr<ExpertRuntime> runtime_;  // null: all experts are here
   Parameter *embedding_ = nullptr, *head_ = nullptr;
   Norm final_norm_;
   StreamEnds ends_;
@@ -210,7 +212,28 @@ absl::Status BlockModel::Connect(const ModelGroups& groups) {
                      ep == nullptr ? 0 : ep->rank()));
   }
   groups_ = groups;
+  if (options_.expert_parallel) {
+    runtime_ = std::make_unique<ExpertRuntime>(
+        *options_.expert_parallel, groups.expert_dispatch,
+        options_.dispatch_chunks, options_.overlap_dispatch);
+  }
   return absl::OkStatus();
+}
+
+// The statistics of the auxiliary loss over all ranks; sums of probabilities
+// stay this rank's, so that the losses of the ranks add up.
+absl::Status BlockModel::SumRouterStatistics() {
+  if (!routers_.aux.counts.present() || groups_.world == nullptr) {
+    return absl::OkStatus();
+  }
+  std::vector<int64_t> sums(num_experts_ + 1);
+  const Exec& exec = options_.exec;
+  CADRE_RETURN_IF_ERROR(CopyToHost(exec, routers_.aux.counts, sums.data()));
+  CADRE_RETURN_IF_ERROR(
+      CopyToHost(exec, routers_.aux.num_rows, &sums[num_experts_]));
+  CADRE_RETURN_IF_ERROR(groups_.world->AllReduceSum(absl::MakeSpan(sums)));
+  CADRE_RETURN_IF_ERROR(CopyToDevice(exec, sums.data(), routers_.aux.counts));
+  return CopyToDevice(exec, &sums[num_experts_], routers_.aux.num_rows);
 }
 
 absl::Status BlockModel::Reserve(int64_t bytes, absl::string_view what,
@@ -261,8 +284,7 @@ absl::StatusOr<LayerContext> BlockModel::BeginPass(const Batch& batch,
                                                    bool training,
                                                    uint64_t dropout_step) {
   CADRE_RETURN_IF_ERROR(CheckBatch(batch));
-  if (options_.expert_parallel && groups_.expert_dispatch == nullptr &&
-      options_.expert_parallel->size() > 1) {
+  if (options_.expert_parallel && runtime_ == nullptr) {
     return absl::FailedPreconditionError(
         "the model's experts lie on several ranks and it is not connected to "
         "them");
@@ -292,7 +314,8 @@ absl::StatusOr<LayerContext> BlockModel::BeginPass(const Batch& batch,
       .scratch = &scratch_,
       .training = training,
       .dropout_seed = MixSeed(options_.dropout_seed, dropout_step),
-      .routers = &routers_};
+      .routers = &routers_,
+      .experts = runtime_.get()};
 }
 
 absl::Status BlockModel::Embed(const LayerContext& ctx, const Tensor& state) {
@@ -324,6 +347,7 @@ absl::Status BlockModel::RunBlocks(LayerContext* ctx,
       saved_.Release(mark);
     }
   }
+  CADRE_RETURN_IF_ERROR(SumRouterStatistics());
   CADRE_ASSIGN_OR_RETURN(final_in_, ends_.End(*ctx, streams_.back()));
   final_out_ = ctx->Saved({ctx->num_tokens, spec_.hidden_size});
   CADRE_RETURN_IF_ERROR(final_norm_.Forward(*ctx, final_in_, final_out_));
@@ -377,6 +401,10 @@ absl::StatusOr<ForwardResult> BlockModel::Result(const LayerContext& ctx) {
         static_cast<size_t>(part.num_elements()));
     std::memcpy(counts.data(), at, part.num_bytes());
     at += part.num_bytes();
+  }
+  if (runtime_ != nullptr) {
+    result.traffic = std::exchange(runtime_->traffic, {});
+    result.traffic.exposed_seconds = runtime_->queue.TakeExposedSeconds();
   }
   return result;
 }

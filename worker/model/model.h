@@ -27,6 +27,7 @@
 #include "worker/model/batch.h"
 #include "worker/model/parameters.h"
 #include "worker/moe/expert_parallel.h"
+#include "worker/moe/expert_runtime.h"
 
 namespace cadre {
 
@@ -46,6 +47,11 @@ struct ModelOptions {
   // Set: the routed experts are spread over a group of ranks and this model
   // holds those of one of them (Parameter::rows). Unset: it holds all.
   std::optional<ExpertParallel> expert_parallel;
+  // Of a micro-batch's tokens on their way to other ranks' experts: one chunk
+  // is computed while another travels. 1 or 2.
+  int dispatch_chunks = 1;
+  // False: exchanges run on the training thread; the same bits.
+  bool overlap_dispatch = false;
 };
 
 // Whom a model talks to during a pass. Each is used from one thread at a time
@@ -63,7 +69,9 @@ struct ModelGroups {
 struct LossScale {
   // 1 / valid targets of the whole global step (parallelism.md section 2).
   double inv_num_targets = 1.0;
-  // Weight of this micro-batch's auxiliary loss: 1 / micro-batches of the step.
+  // Weight of this micro-batch's auxiliary loss: 1 / micro-batches of the step
+  // and rank (the loss itself is over all ranks, ModelGroups::world), or
+  // 1 / micro-batches of all ranks where each rank's is its own.
   double aux_weight = 1.0;
   // Selects the dropout masks of this micro-batch; the same value repeats them.
   uint64_t dropout_step = 0;
@@ -71,9 +79,12 @@ struct LossScale {
 
 struct ForwardResult {
   double loss_sum = 0.0;  // sum over valid targets, natural log
-  double aux_loss = 0.0;  // before its coefficient; 0 where there is none
+  // This rank's share: the sum over ranks is the loss of the micro-batch,
+  // before its coefficient; 0 where there is none.
+  double aux_loss = 0.0;
   // [MoE layers][experts] tokens routed to each expert, padding excluded.
   std::vector<std::vector<int64_t>> expert_tokens;
+  ExpertTraffic traffic;  // of the pass
 };
 
 // What a test or a program may want to look at; null members are not filled.

@@ -2,22 +2,24 @@
 
 #include "base/status_macros.h"
 #include "kernels/elementwise/elementwise.h"
-#include "kernels/moe_permute/moe_permute.h"
 #include "worker/device/transfer.h"
 #include "worker/model/dense_mlp.h"
 
 namespace cadre {
 
 absl::StatusOr<std::unique_ptr<Layer>> MoeLayer::Create(
-    const MoeSpec& spec, double norm_eps, const LayerBuilder& builder) {
+    const MoeSpec& spec, int index, double norm_eps,
+    const LayerBuilder& builder) {
   std::unique_ptr<MoeLayer> m(new MoeLayer(spec));
   CADRE_ASSIGN_OR_RETURN(m->router_, builder.MakeLinear("mlp.gate"));
   if (spec.router.correction_bias) {
     CADRE_ASSIGN_OR_RETURN(m->correction_bias_,
                            builder.Param("mlp.gate.e_score_correction_bias"));
   }
-  CADRE_ASSIGN_OR_RETURN(m->experts_,
+  CADRE_ASSIGN_OR_RETURN(const Experts experts,
                          Experts::Create(spec.activation, builder));
+  m->experts_ = RoutedExperts(experts);
+  m->dispatch_ = ExpertDispatch(experts, index);
   if (spec.shared_width > 0) {
     // qwen has one shared expert, the others a list.
     const char* name = builder.Has("mlp.shared_expert.gate_proj.weight")
@@ -91,72 +93,40 @@ absl::Status MoeLayer::Route(const LayerContext& ctx, const Tensor& x) {
       }
     }
   }
-  offsets_ = ctx.saved->Allocate(DType::kI32, {E + 1});
-  row_source_ = ctx.saved->Allocate(DType::kI32, {T * k});
-  row_of_ = ctx.saved->Allocate(DType::kI32, {T, k});
-  return MoePermute(ctx.exec, {.ids = ids_,
-                               .offsets = offsets_,
-                               .row_source = row_source_,
-                               .row_of = row_of_});
+  return absl::OkStatus();
 }
 
 absl::Status MoeLayer::ForwardRouted(const LayerContext& ctx, const Tensor& in,
-                                     const Tensor& y) {
-  const int64_t width = in.dim(1);
-  // Padding tokens have no rows. On a GPU their number is not known here:
-  // there the rows behind the last expert's are left over.
-  const int64_t R = ctx.exec.backend == Backend::kCuda
-                        ? row_source_.num_elements()
-                        : offsets_.data<int32_t>()[spec_.num_experts];
-  const Tensor rows = ctx.Saved({R, width});
-  expert_out_ = ctx.Saved({R, width});
-  CADRE_RETURN_IF_ERROR(MoeGather(ctx.exec, {.x = in,
-                                             .row_source = row_source_,
-                                             .top_k = spec_.top_k,
-                                             .rows = rows}));
-  CADRE_RETURN_IF_ERROR(experts_.Forward(ctx, rows, offsets_, expert_out_));
-  return MoeCombine(
-      ctx.exec,
-      {.rows = expert_out_, .row_of = row_of_, .weights = weights_, .y = y});
+                                     const Tensor& y,
+                                     const ExpertDispatch::Filler& shared) {
+  if (ctx.experts != nullptr) {
+    return dispatch_.Forward(ctx, in, ids_, weights_, y, shared);
+  }
+  CADRE_RETURN_IF_ERROR(experts_.Forward(ctx, in, ids_, weights_, y));
+  return shared();
 }
 
 absl::Status MoeLayer::BackwardRouted(const LayerContext& ctx, const Tensor& dy,
                                       const Tensor& d_weights,
-                                      const Tensor& d_in, bool accumulate) {
-  ArenaScope scope(ctx.scratch);
-  const int64_t R = expert_out_.dim(0), width = expert_out_.dim(1);
-  const Tensor d_out = ctx.Scratch({R, width});
-  const Tensor d_rows = ctx.Scratch({R, width});
-  CADRE_RETURN_IF_ERROR(MoeCombineBackward(ctx.exec, {.dy = dy,
-                                                      .row_source = row_source_,
-                                                      .row_of = row_of_,
-                                                      .weights = weights_,
-                                                      .rows = expert_out_,
-                                                      .drows = d_out,
-                                                      .dweights = d_weights}));
-  CADRE_RETURN_IF_ERROR(experts_.Backward(ctx, d_out, d_rows));
-  return MoeCombine(
-      ctx.exec,
-      {.rows = d_rows, .row_of = row_of_, .y = d_in, .accumulate = accumulate});
+                                      const Tensor& d_in, bool accumulate,
+                                      const ExpertDispatch::Filler& shared) {
+  if (ctx.experts != nullptr) {
+    return dispatch_.Backward(ctx, dy, d_weights, d_in, accumulate, shared);
+  }
+  CADRE_RETURN_IF_ERROR(shared());
+  return experts_.Backward(ctx, dy, d_weights, d_in, accumulate);
 }
 
+// Overwrites y.
 absl::Status MoeLayer::ForwardShared(const LayerContext& ctx, const Tensor& x,
                                      const Tensor& y) {
-  ArenaScope scope(ctx.scratch);
+  if (!spec_.shared_gate) return shared_->Forward(ctx, x, y);
   const int64_t T = x.dim(0), D = x.dim(1);
-  if (!spec_.shared_gate) {
-    const Tensor out = ctx.Scratch({T, D});
-    CADRE_RETURN_IF_ERROR(shared_->Forward(ctx, x, out));
-    return AddInPlace(ctx.exec, out, y);
-  }
   shared_out_ = ctx.Saved({T, D});
   shared_gate_logit_ = ctx.Saved({T, 1});
   CADRE_RETURN_IF_ERROR(shared_->Forward(ctx, x, shared_out_));
   CADRE_RETURN_IF_ERROR(shared_gate_.Forward(ctx, x, shared_gate_logit_));
-  const Tensor out = ctx.Scratch({T, D});
-  CADRE_RETURN_IF_ERROR(
-      SigmoidGateForward(ctx.exec, shared_out_, shared_gate_logit_, out));
-  return AddInPlace(ctx.exec, out, y);
+  return SigmoidGateForward(ctx.exec, shared_out_, shared_gate_logit_, y);
 }
 
 // Overwrites dx.
@@ -181,13 +151,20 @@ absl::Status MoeLayer::Forward(const LayerContext& ctx, const Tensor& x,
   const int64_t T = x.dim(0);
   x_ = x;
   CADRE_RETURN_IF_ERROR(Route(ctx, x));
+  const ArenaScope scope(ctx.scratch);
+  Tensor shared_y;
+  if (shared_ != nullptr) shared_y = ctx.Scratch({T, x.dim(1)});
+  const auto shared = [&] {
+    return shared_ == nullptr ? absl::OkStatus()
+                              : ForwardShared(ctx, x, shared_y);
+  };
   if (spec_.latent_dim == 0) {
-    CADRE_RETURN_IF_ERROR(ForwardRouted(ctx, x, y));
+    CADRE_RETURN_IF_ERROR(ForwardRouted(ctx, x, y, shared));
   } else {
     latent_ = ctx.Saved({T, spec_.latent_dim});
     combined_ = ctx.Saved({T, spec_.latent_dim});
     CADRE_RETURN_IF_ERROR(latent_down_.Forward(ctx, x, latent_));
-    CADRE_RETURN_IF_ERROR(ForwardRouted(ctx, latent_, combined_));
+    CADRE_RETURN_IF_ERROR(ForwardRouted(ctx, latent_, combined_, shared));
     combined_norm_ = combined_;
     if (spec_.latent_norm) {
       combined_norm_ = ctx.Saved({T, spec_.latent_dim});
@@ -196,7 +173,8 @@ absl::Status MoeLayer::Forward(const LayerContext& ctx, const Tensor& x,
     }
     CADRE_RETURN_IF_ERROR(latent_up_.Forward(ctx, combined_norm_, y));
   }
-  return shared_ == nullptr ? absl::OkStatus() : ForwardShared(ctx, x, y);
+  return shared_ == nullptr ? absl::OkStatus()
+                            : AddInPlace(ctx.exec, shared_y, y);
 }
 
 // The router's part of the gradient, added to dx.
@@ -226,10 +204,13 @@ absl::Status MoeLayer::Backward(const LayerContext& ctx, const Tensor& dy,
   const int64_t T = x_.dim(0);
   ArenaScope scope(ctx.scratch);
   const bool has_shared = shared_ != nullptr;
-  if (has_shared) CADRE_RETURN_IF_ERROR(BackwardShared(ctx, dy, dx));
+  const auto shared = [&] {
+    return has_shared ? BackwardShared(ctx, dy, dx) : absl::OkStatus();
+  };
   const Tensor d_weights = ctx.ScratchParam({T, spec_.top_k});
   if (spec_.latent_dim == 0) {
-    CADRE_RETURN_IF_ERROR(BackwardRouted(ctx, dy, d_weights, dx, has_shared));
+    CADRE_RETURN_IF_ERROR(
+        BackwardRouted(ctx, dy, d_weights, dx, has_shared, shared));
   } else {
     const Tensor d_combined = ctx.Scratch({T, spec_.latent_dim});
     const Tensor d_latent = ctx.Scratch({T, spec_.latent_dim});
@@ -240,7 +221,7 @@ absl::Status MoeLayer::Backward(const LayerContext& ctx, const Tensor& dy,
           latent_norm_.Backward(ctx, combined_, d_combined, d_combined));
     }
     CADRE_RETURN_IF_ERROR(
-        BackwardRouted(ctx, d_combined, d_weights, d_latent, false));
+        BackwardRouted(ctx, d_combined, d_weights, d_latent, false, shared));
     CADRE_RETURN_IF_ERROR(
         latent_down_.Backward(ctx, x_, d_latent, dx, has_shared));
   }

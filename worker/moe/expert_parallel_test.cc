@@ -1,0 +1,202 @@
+// Experts spread over ranks against one rank that holds them all.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <variant>
+
+#include "worker/model/tiny_models.h"
+#include "worker/moe/rank_runs.h"
+
+namespace cadre::testing {
+namespace {
+
+// In f64, so that nothing hides behind rounding.
+constexpr double kTolerance = 1e-10;
+
+std::vector<Batch> Batches(const ModelSpec& spec,
+                           const std::vector<std::vector<int>>& lengths) {
+  std::vector<Batch> out;
+  for (size_t r = 0; r < lengths.size(); ++r) {
+    out.push_back(RandomBatch(spec, lengths[r], /*padding=*/static_cast<int>(r),
+                              /*seed=*/10 + r));
+  }
+  return out;
+}
+
+void ExpectSame(const RunResult& spread, const RunResult& alone) {
+  EXPECT_NEAR(spread.loss, alone.loss, kTolerance * std::abs(alone.loss));
+  EXPECT_NEAR(spread.aux_loss, alone.aux_loss, kTolerance * alone.aux_loss);
+  EXPECT_NEAR(spread.norm, alone.norm, kTolerance * alone.norm);
+  EXPECT_LT(GradientDistance(spread, alone), kTolerance);
+}
+
+// The experts of every layer, or what every layer of a tiny model has.
+void ForEachMoe(ModelSpec* spec, const std::function<void(MoeSpec*)>& change) {
+  for (BlockSpec& block : spec->blocks) {
+    if (auto* moe = std::get_if<MoeSpec>(&block.ffn)) change(moe);
+  }
+}
+
+class ExpertParallelTest
+    : public ::testing::TestWithParam<std::tuple<std::string, bool>> {
+ protected:
+  ModelSpec spec() const { return TinyModelNamed(std::get<0>(GetParam())); }
+  RunOptions options() const {
+    return {.lora = std::get<1>(GetParam()), .model = {.dtype = DType::kF64}};
+  }
+};
+
+TEST_P(ExpertParallelTest, EqualsOneRank) {
+  for (const int ranks : {1, 2, 4}) {
+    SCOPED_TRACE(ranks);
+    std::vector<std::vector<int>> lengths = {{5, 4}, {7}, {2, 3, 1}, {6}};
+    lengths.resize(ranks);
+    const std::vector<Batch> batches = Batches(spec(), lengths);
+    const RunResult alone = RunAlone(spec(), options(), batches);
+    ExpectSame(RunOnRanks(spec(), options(), InOrder(spec(), ranks), batches),
+               alone);
+  }
+}
+
+TEST_P(ExpertParallelTest, EqualsOneRankWithReplicasAndRecomputation) {
+  const std::vector<Batch> batches =
+      Batches(spec(), {{5, 4}, {7}, {2, 3}, {6}});
+  const RunResult alone = RunAlone(spec(), options(), batches);
+  RunOptions spread = options();
+  spread.model.activation_checkpointing = true;
+  spread.model.dispatch_chunks = 2;
+  {
+    SCOPED_TRACE("two groups of two");
+    ExpectSame(RunOnRanks(spec(), spread, InOrder(spec(), 2), batches), alone);
+  }
+  SCOPED_TRACE("spare slots");
+  ExpectSame(RunOnRanks(spec(), spread, WithSpares(spec(), 4, 1), batches),
+             alone);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, ExpertParallelTest,
+    ::testing::Combine(::testing::Values("Qwen3Moe", "Qwen3Next", "DeepSeekV3",
+                                         "KimiLinear", "Glm5Next", "KimiK3"),
+                       ::testing::Bool()),
+    [](const auto& info) {
+      return std::get<0>(info.param) +
+             (std::get<1>(info.param) ? "Lora" : "Full");
+    });
+
+TEST(ExpertDispatchTest, SinglePrecisionAgreesToRounding) {
+  const ModelSpec spec = TinyModelNamed("DeepSeekV3");
+  const std::vector<Batch> batches = Batches(spec, {{5, 4}, {7}});
+  const RunResult alone = RunAlone(spec, {}, batches);
+  const RunResult spread = RunOnRanks(spec, {}, InOrder(spec, 2), batches);
+  EXPECT_NEAR(spread.loss, alone.loss, 1e-6 * alone.loss);
+  EXPECT_NEAR(spread.norm, alone.norm, 1e-5 * alone.norm);
+  EXPECT_LT(GradientDistance(spread, alone), 1e-4);
+}
+
+TEST(ExpertDispatchTest, RanksWithoutTokensJoin) {
+  const ModelSpec spec = TinyModelNamed("KimiK3");
+  std::vector<Batch> batches = Batches(spec, {{6}, {}, {1}, {}});
+  batches[3] = {.cu_seqlens = {0}};  // not even padding
+  const RunResult alone =
+      RunAlone(spec, {.model = {.dtype = DType::kF64}}, batches);
+  for (const int chunks : {1, 2}) {
+    SCOPED_TRACE(chunks);
+    ExpectSame(RunOnRanks(spec,
+                          {.model = {.dtype = DType::kF64,
+                                     .dispatch_chunks = chunks,
+                                     .overlap_dispatch = chunks == 2}},
+                          InOrder(spec, 4), batches),
+               alone);
+  }
+}
+
+TEST(ExpertDispatchTest, AllTokensToOneExpert) {
+  ModelSpec spec = TinyModelNamed("KimiLinear");
+  ForEachMoe(&spec, [](MoeSpec* moe) { moe->top_k = 1; });
+  RunOptions options = {.model = {.dtype = DType::kF64}};
+  options.prepare = [](Model* model) {
+    for (Parameter* p : model->parameters().all()) {
+      if (p->name.find("e_score_correction_bias") == std::string::npos) {
+        continue;
+      }
+      p->value.data<double>()[5] = 10;
+    }
+  };
+  const std::vector<Batch> batches = Batches(spec, {{5}, {4, 3}, {2}, {6}});
+  const RunResult alone = RunAlone(spec, options, batches);
+  const RunResult spread = RunOnRanks(spec, options, InOrder(spec, 4), batches);
+  ExpectSame(spread, alone);
+  EXPECT_THAT(spread.ranks[1].expert_tokens[0],
+              ::testing::ElementsAre(0, 0, 0, 0, 0, 7, 0, 0));
+}
+
+TEST(ExpertDispatchTest, MoreExpertsThanTokensAndUnevenSlots) {
+  ModelSpec spec = TinyModelNamed("Qwen3Moe");
+  ForEachMoe(&spec, [](MoeSpec* moe) { moe->num_experts = 22; });
+  const std::vector<Batch> batches = Batches(spec, {{2}, {1, 2}, {2}, {2}});
+  ExpectSame(RunOnRanks(spec, {.model = {.dtype = DType::kF64}},
+                        InOrder(spec, 4), batches),
+             RunAlone(spec, {.model = {.dtype = DType::kF64}}, batches));
+}
+
+TEST(ExpertDispatchTest, OverlapChangesNoBit) {
+  for (const char* name : {"KimiK3", "Qwen3Next"}) {
+    const ModelSpec spec = TinyModelNamed(name);
+    const std::vector<Batch> batches = Batches(spec, {{9, 4}, {7, 2}});
+    RunOptions options;
+    options.model.dispatch_chunks = 2;
+    const RunResult serial =
+        RunOnRanks(spec, options, InOrder(spec, 2), batches);
+    options.model.overlap_dispatch = true;
+    const RunResult overlapped =
+        RunOnRanks(spec, options, InOrder(spec, 2), batches);
+    EXPECT_EQ(serial.loss, overlapped.loss);
+    EXPECT_EQ(serial.aux_loss, overlapped.aux_loss);
+    EXPECT_EQ(serial.gradients, overlapped.gradients);
+  }
+}
+
+TEST(ExpertDispatchTest, MovesAsManyBytesAsTheFormulaSays) {
+  const ModelSpec spec = TinyModelNamed("KimiK3");
+  int64_t layers = 0, experts = 8, latent = 0;
+  for (const BlockSpec& block : spec.blocks) {
+    if (const auto* moe = std::get_if<MoeSpec>(&block.ffn)) {
+      ++layers;
+      latent = moe->latent_dim;
+    }
+  }
+  // One rank per expert: a token goes to top_k ranks, each pair has its row.
+  const std::vector<Batch> batches =
+      Batches(spec, {{9}, {7, 2}, {5}, {5}, {5}, {5}, {5}, {5}});
+  const RunResult run = RunOnRanks(spec, {}, InOrder(spec, experts), batches);
+  ExpertTraffic sum;
+  int64_t routed = 0, at_home = 0;
+  for (int r = 0; r < experts; ++r) {
+    const ForwardResult& rank = run.ranks[r];
+    for (const auto& layer : rank.expert_tokens) {
+      for (int64_t n : layer) routed += n;
+      at_home += layer[r];
+    }
+    sum.rows += rank.traffic.rows;
+    sum.pairs += rank.traffic.pairs;
+    sum.dispatch_bytes += rank.traffic.dispatch_bytes;
+    sum.combine_bytes += rank.traffic.combine_bytes;
+    sum.backward_dispatch_bytes += rank.traffic.backward_dispatch_bytes;
+    sum.backward_combine_bytes += rank.traffic.backward_combine_bytes;
+    sum.count_bytes += rank.traffic.count_bytes;
+  }
+  const int64_t rows = routed - at_home;
+  EXPECT_EQ(sum.rows, rows);
+  EXPECT_EQ(sum.pairs, rows);
+  EXPECT_EQ(sum.dispatch_bytes, rows * (4 * latent + 8));
+  EXPECT_EQ(sum.combine_bytes, rows * 4 * latent);
+  EXPECT_EQ(sum.backward_dispatch_bytes, rows * 4 * latent);
+  EXPECT_EQ(sum.backward_combine_bytes, rows * (4 * latent + 4));
+  EXPECT_EQ(sum.count_bytes, layers * experts * (experts - 1) * 16);
+}
+
+}  // namespace
+}  // namespace cadre::testing

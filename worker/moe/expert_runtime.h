@@ -1,0 +1,47 @@
+#ifndef CADRE_WORKER_MOE_EXPERT_RUNTIME_H_
+#define CADRE_WORKER_MOE_EXPERT_RUNTIME_H_
+
+// What the MoE layers of one model share while they exchange rows with other
+// ranks. Owned by the model; one training thread.
+
+#include <cstdint>
+#include <memory>
+
+#include "worker/comm/communicator.h"
+#include "worker/moe/exchange_queue.h"
+#include "worker/moe/expert_parallel.h"
+
+namespace cadre {
+
+// What a rank put on the way since the last look, bytes for itself left out:
+// those never leave it.
+struct ExpertTraffic {
+  int64_t rows = 0;   // sent to other ranks in forward dispatches
+  int64_t pairs = 0;  // (row, slot) pairs of them
+  // Forward: rows and pairs out, rows back. Backward: rows out; rows and one
+  // weight gradient per pair back. Both as sent by this rank.
+  int64_t dispatch_bytes = 0, combine_bytes = 0;
+  int64_t backward_dispatch_bytes = 0, backward_combine_bytes = 0;
+  int64_t count_bytes = 0;  // sizes of what follows
+  // Time for which computing stood still because of exchanges.
+  double exposed_seconds = 0.0;
+};
+
+struct ExpertRuntime {
+  ExpertRuntime(ExpertParallel where, Communicator* group, int num_chunks,
+                bool overlap)
+      : experts(std::move(where)),
+        group(group),
+        chunks(num_chunks),
+        queue(overlap) {}
+
+  ExpertParallel experts;
+  Communicator* const group;  // null: one rank
+  const int chunks;           // of a micro-batch's tokens
+  ExchangeQueue queue;
+  ExpertTraffic traffic;
+};
+
+}  // namespace cadre
+
+#endif  // CADRE_WORKER_MOE_EXPERT_RUNTIME_H_
