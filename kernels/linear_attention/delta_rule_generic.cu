@@ -170,8 +170,8 @@ template <typename T, int kRows>
 __global__ void __launch_bounds__(32 * kWarps)
     ForwardKernel(const Problem<T> p, T* o, float* final_state) {
   const int lane = threadIdx.x % 32;
-  const int column = blockIdx.x * kTile + threadIdx.x / 32 * kColumns;
-  const int h = blockIdx.y, doc = blockIdx.z;
+  const int column = blockIdx.z * kTile + threadIdx.x / 32 * kColumns;
+  const int h = blockIdx.y, doc = blockIdx.x;
   if (column >= p.value_dim) return;  // no barriers below
   State<kRows> s;
   LoadState(p, p.initial_state, doc, h, column, s);
@@ -525,7 +525,7 @@ absl::Status GenericForward(absl::string_view op, const Exec& exec,
     return Launch(
         op, exec,
         {.grid =
-             dim3(unsigned((p.value_dim + kTile - 1) / kTile), p.heads, p.docs),
+             dim3(p.docs, p.heads, unsigned((p.value_dim + kTile - 1) / kTile)),
          .block = 32 * kWarps},
         ForwardKernel<T, rows()>, p, o.data<T>(), final_state.data<float>());
   });
