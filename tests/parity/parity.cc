@@ -55,6 +55,8 @@ absl::Status Run(const Flags& flags, const std::string& scratch,
       .cpu_threads = flags.cpu_threads,
       .activation_checkpointing = flags.activation_checkpointing,
       .scratch_dir = scratch};
+  CADRE_RETURN_IF_ERROR(cadre::Annotate(CompareExport(dir, options, report),
+                                        "writing the checkpoint back"));
   CADRE_RETURN_IF_ERROR(CompareForward(golden, dir, options, report));
   CADRE_RETURN_IF_ERROR(CompareFull(golden, dir, options, report));
   for (const std::string& run : golden.lora_runs) {

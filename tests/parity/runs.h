@@ -21,6 +21,10 @@ struct RunOptions {
 // Logits, hidden states, router logits, losses.
 absl::Status CompareForward(const Golden& golden, const ModelDir& dir,
                             const RunOptions& options, Report* report);
+// A checkpoint loaded and written: same names, shapes and bytes. Takes some
+// room in scratch_dir.
+absl::Status CompareExport(const ModelDir& dir, const RunOptions& options,
+                           Report* report);
 // Gradients of every parameter and the trajectory of full fine-tuning.
 absl::Status CompareFull(const Golden& golden, const ModelDir& dir,
                          const RunOptions& options, Report* report);
