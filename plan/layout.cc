@@ -27,7 +27,8 @@ MemoryRequest RequestFor(const LayoutRequest& in, const ModelCounts& counts,
           .spare_slots_per_rank = in.spare_slots_per_rank,
           .tokens = in.tokens,
           .longest_document = in.longest_document,
-          .imbalance = in.imbalance,
+          // One rank gets all rows: nothing to be unbalanced.
+          .imbalance = mesh.expert_parallel_size > 1 ? in.imbalance : 1.0,
           .headroom = in.headroom,
           .constants = in.constants};
 }

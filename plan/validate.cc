@@ -1,14 +1,25 @@
 #include "plan/validate.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "model/lora_targets.h"
 #include "plan/checker.h"
+#include "plan/layout.h"
 #include "plan/mesh.h"
+#include "plan/released.h"
 
 namespace cadre {
 namespace {
+
+// Planned for when the job file does not say what a worker has: the smallest
+// devices in common use, and a share of a small host.
+constexpr int64_t kAssumedGpuBytes = 80'000'000'000;
+constexpr int64_t kAssumedCpuBytes = 8'000'000'000;
+// 1 / balancedness of the most loaded rank before any load was measured.
+constexpr double kUnmeasuredImbalance = 1.5;
 
 // What the job file can say but no worker of this release can do, in one place:
 // each line goes when its feature lands.
@@ -20,25 +31,28 @@ void CheckReleased(const v1::JobSpec& spec, Checker& check) {
   };
   const auto& parallelism = spec.parallelism();
   const auto& moe = spec.moe();
-  not_yet(parallelism.has_fsdp_shard_group_size() &&
+  not_yet(!kHybridParallelismReleased &&
+              parallelism.has_fsdp_shard_group_size() &&
               parallelism.fsdp_shard_group_size() != 1,
           "parallelism.fsdp_shard_group_size",
           absl::StrCat(parallelism.fsdp_shard_group_size()),
           "every worker keeps a whole copy: write 1 or remove it");
-  not_yet(parallelism.has_expert_parallel_size() &&
+  not_yet(!kHybridParallelismReleased &&
+              parallelism.has_expert_parallel_size() &&
               parallelism.expert_parallel_size() != 1,
           "parallelism.expert_parallel_size",
           absl::StrCat(parallelism.expert_parallel_size()),
           "every worker keeps all experts: write 1 or remove it");
-  not_yet(moe.overflow_policy() != "dropless", "moe.overflow_policy",
-          moe.overflow_policy(), "use dropless");
+  not_yet(!kOverflowPoliciesReleased && moe.overflow_policy() != "dropless",
+          "moe.overflow_policy", moe.overflow_policy(), "use dropless");
   not_yet(moe.has_aux_loss_coef(), "moe.aux_loss_coef",
           "another value than the model's own", "remove it");
   not_yet(moe.z_loss_coef() > 0, "moe.z_loss_coef", "a z-loss", "remove it");
   not_yet(moe.bias_update_rate() > 0, "moe.bias_update_rate", "a bias update",
           "remove it");
-  not_yet(moe.spare_slots_per_rank() > 0, "moe.spare_slots_per_rank",
-          absl::StrCat(moe.spare_slots_per_rank()), "write 0 or remove it");
+  not_yet(!kHybridParallelismReleased && moe.spare_slots_per_rank() > 0,
+          "moe.spare_slots_per_rank", absl::StrCat(moe.spare_slots_per_rank()),
+          "write 0 or remove it");
   not_yet(spec.training().reduce_dtype() != "fp32", "training.reduce_dtype",
           spec.training().reduce_dtype(), "use fp32");
   not_yet(spec.resources().min_workers() < spec.resources().workers(),
@@ -46,8 +60,10 @@ void CheckReleased(const v1::JobSpec& spec, Checker& check) {
           "remove it: a lost worker is replaced");
 }
 
-void CheckModelFit(const v1::JobSpec& spec, const ModelFacts& facts,
-                   v1::Plan* plan, Checker& check) {
+// Without a plan for the adapter when there is none or it is wrong.
+std::optional<LoraPlan> CheckModelFit(const v1::JobSpec& spec,
+                                      const ModelFacts& facts, v1::Plan* plan,
+                                      Checker& check) {
   const std::string place =
       spec.model().config().empty() ? "model.path" : "model.config";
   if (!facts.status.ok()) {
@@ -65,7 +81,7 @@ void CheckModelFit(const v1::JobSpec& spec, const ModelFacts& facts,
             : absl::StrCat(facts.tokenizer_dir, " has no tokenizer.json"),
         "name its folder with model.tokenizer");
   }
-  if (!facts.spec.has_value()) return;
+  if (!facts.spec.has_value()) return std::nullopt;
   const ModelSpec& model = *facts.spec;
   plan->set_total_parameters(facts.total_parameters);
   plan->set_trainable_parameters(facts.total_parameters);
@@ -82,7 +98,7 @@ void CheckModelFit(const v1::JobSpec& spec, const ModelFacts& facts,
   if (spec.tuning().method() != "lora" || spec.tuning().lora_rank() < 1 ||
       spec.tuning().lora_alpha() <= 0 || spec.tuning().lora_dropout() < 0 ||
       spec.tuning().lora_dropout() >= 1) {
-    return;
+    return std::nullopt;
   }
   LoraOptions lora;
   lora.rank = spec.tuning().lora_rank();
@@ -92,11 +108,11 @@ void CheckModelFit(const v1::JobSpec& spec, const ModelFacts& facts,
   lora.shared_gate_up = spec.tuning().lora_expert_layout() == "shared";
   lora.targets = {spec.tuning().lora_target_modules().begin(),
                   spec.tuning().lora_target_modules().end()};
-  const auto lora_plan = PlanLora(model, lora);
+  auto lora_plan = PlanLora(model, lora);
   if (!lora_plan.ok()) {
     check.Error("tuning.lora_target_modules",
                 std::string(lora_plan.status().message()));
-    return;
+    return std::nullopt;
   }
   plan->set_trainable_parameters(lora_plan->num_parameters());
   for (const LoraTargetMatch& match : lora_plan->matches) {
@@ -109,12 +125,85 @@ void CheckModelFit(const v1::JobSpec& spec, const ModelFacts& facts,
     check.Warn("tuning.lora_target_modules", warning);
     plan->add_warnings(warning);
   }
+  return *std::move(lora_plan);
 }
 
-void MakePlan(const v1::JobSpec& spec, v1::Plan* plan, Checker& check) {
-  const int world = spec.resources().workers();
-  if (world < 1 || world > 1024) return;  // said already
-  MeshSpec mesh_spec{.world_size = world};
+// Rows of one forward pass; without a wish one at a time: the least memory.
+int MicroBatch(const v1::JobSpec& spec) {
+  return spec.training().has_micro_batch_size()
+             ? spec.training().micro_batch_size()
+             : 1;
+}
+
+// Sizes that a wrong field makes meaningless; said already.
+bool CanPlanMemory(const v1::JobSpec& spec) {
+  return MicroBatch(spec) >= 1 && MicroBatch(spec) <= 1 << 20 &&
+         spec.data().max_seq_len() >= 16 &&
+         spec.data().max_seq_len() <= 1048576 &&
+         spec.moe().spare_slots_per_rank() >= 0 &&
+         spec.moe().spare_slots_per_rank() <= 8;
+}
+
+// Degrees, recomputation and memory; fills in what the job file leaves open.
+void PlanLayout(const ModelSpec& model, const LoraPlan* lora, v1::JobSpec* spec,
+                v1::Plan* plan, Checker& check) {
+  const bool cpu = spec->resources().backend() == "cpu";
+  const int world = spec->resources().workers();
+  LayoutRequest request = {
+      .model = &model,
+      .lora = lora,
+      .world_size = world,
+      .rank_bytes = spec->resources().min_device_memory_bytes(),
+      .tokens = spec->data().max_seq_len() * MicroBatch(*spec),
+      .longest_document = spec->data().max_seq_len(),
+      .spare_slots_per_rank = spec->moe().spare_slots_per_rank(),
+      .imbalance = kUnmeasuredImbalance,
+      .constants = DefaultConstants(
+          cpu ? MemoryBackend::kCpu : MemoryBackend::kGpu, world)};
+  if (request.rank_bytes <= 0) {
+    request.rank_bytes_assumed = true;
+    request.rank_bytes = cpu ? kAssumedCpuBytes : kAssumedGpuBytes;
+  }
+  auto& parallelism = *spec->mutable_parallelism();
+  if (parallelism.has_fsdp_shard_group_size() || !kHybridParallelismReleased) {
+    request.fsdp_shard_group_size =
+        std::max(1, parallelism.fsdp_shard_group_size());
+  }
+  if (parallelism.has_expert_parallel_size() || !kHybridParallelismReleased) {
+    request.expert_parallel_size =
+        std::max(1, parallelism.expert_parallel_size());
+  }
+  if (parallelism.has_activation_checkpointing()) {
+    request.activation_checkpointing = parallelism.activation_checkpointing();
+  }
+  const auto layout = ChooseLayout(request);
+  if (!layout.ok()) {
+    const bool memory = absl::IsResourceExhausted(layout.status());
+    check.Error(memory ? "resources.min_device_memory_bytes" : "parallelism",
+                std::string(layout.status().message()));
+    return;
+  }
+  parallelism.set_fsdp_shard_group_size(layout->mesh.fsdp_shard_group_size);
+  parallelism.set_expert_parallel_size(layout->mesh.expert_parallel_size);
+  parallelism.set_activation_checkpointing(layout->recompute.policy !=
+                                           RecomputePolicy::kNone);
+  if (request.rank_bytes_assumed) {
+    plan->set_assumed_memory_bytes(request.rank_bytes);
+  } else {
+    plan->set_worker_memory_bytes(request.rank_bytes);
+  }
+  plan->set_expert_slots_per_rank(static_cast<int>(layout->slots_per_rank));
+  plan->set_recompute(RecomputePolicyName(layout->recompute.policy));
+  for (const BudgetTerm& term : layout->budget.terms) {
+    v1::MemoryTerm* out = plan->add_memory();
+    out->set_name(term.name);
+    out->set_bytes(term.bytes);
+  }
+  for (const std::string& reason : layout->reasons) plan->add_reasons(reason);
+}
+
+MeshSpec MeshOf(const v1::JobSpec& spec) {
+  MeshSpec mesh_spec{.world_size = spec.resources().workers()};
   if (spec.parallelism().has_fsdp_shard_group_size()) {
     mesh_spec.fsdp_shard_group_size =
         spec.parallelism().fsdp_shard_group_size();
@@ -122,6 +211,18 @@ void MakePlan(const v1::JobSpec& spec, v1::Plan* plan, Checker& check) {
   if (spec.parallelism().has_expert_parallel_size()) {
     mesh_spec.expert_parallel_size = spec.parallelism().expert_parallel_size();
   }
+  return mesh_spec;
+}
+
+// MakePlan says what is wrong with another one.
+bool MeshIsLegal(const v1::JobSpec& spec) {
+  return Mesh::Create(MeshOf(spec)).ok();
+}
+
+void MakePlan(const v1::JobSpec& spec, v1::Plan* plan, Checker& check) {
+  const int world = spec.resources().workers();
+  if (world < 1 || world > 1024) return;  // said already
+  const MeshSpec mesh_spec = MeshOf(spec);
   const auto mesh = Mesh::Create(mesh_spec);
   if (!mesh.ok()) {
     check.Error("parallelism", std::string(mesh.status().message()));
@@ -145,10 +246,7 @@ void MakePlan(const v1::JobSpec& spec, v1::Plan* plan, Checker& check) {
     return;
   }
   const int rows = batch / world;
-  // Without a wish one row at a time: the least memory.
-  const int micro = spec.training().has_micro_batch_size()
-                        ? spec.training().micro_batch_size()
-                        : 1;
+  const int micro = MicroBatch(spec);
   if (micro < 1) return;  // said already
   if (rows % micro != 0) {
     check.Error("training.micro_batch_size",
@@ -184,7 +282,18 @@ Validated ValidateJob(const v1::JobSpec& spec, const ValidateOptions& options,
   Checker check(&out.diagnostics);
   CheckLimits(out.spec, spec, options, check);
   CheckReleased(out.spec, check);
-  if (facts != nullptr) CheckModelFit(out.spec, *facts, &out.plan, check);
+  std::optional<LoraPlan> lora;
+  if (facts != nullptr) {
+    lora = CheckModelFit(out.spec, *facts, &out.plan, check);
+  }
+  const int world = out.spec.resources().workers();
+  const bool full = out.spec.tuning().method() == "full";
+  if (facts != nullptr && facts->spec.has_value() && world >= 1 &&
+      world <= 1024 && (full || lora.has_value()) && CanPlanMemory(out.spec) &&
+      MeshIsLegal(out.spec)) {
+    PlanLayout(*facts->spec, full ? nullptr : &*lora, &out.spec, &out.plan,
+               check);
+  }
   MakePlan(out.spec, &out.plan, check);
   return out;
 }

@@ -189,6 +189,35 @@ TEST(ValidateJob, ChecksAgainstTheModel) {
   EXPECT_EQ(good.plan.lora_matches_size(), 2);
   // q: 16 (32 + 32), v: 16 (32 + 16), in 2 layers.
   EXPECT_EQ(good.plan.trainable_parameters(), 2 * (16 * 64 + 16 * 48));
+  // The planner's choice, and the memory it rests on.
+  EXPECT_EQ(good.plan.recompute(), "none");
+  EXPECT_EQ(good.plan.expert_slots_per_rank(), 4);
+  EXPECT_EQ(good.plan.assumed_memory_bytes(), 8'000'000'000);
+  EXPECT_THAT(good.plan.reasons(0), HasSubstr("recompute none"));
+  EXPECT_FALSE(good.spec.parallelism().activation_checkpointing());
+  ASSERT_GT(good.plan.memory_size(), 5);
+  EXPECT_EQ(good.plan.memory(0).name(), "dense weights");
+  // Too little: with everything recomputed the largest term is named.
+  v1::JobSpec small = spec;
+  small.mutable_resources()->set_min_device_memory_bytes(1'000'000);
+  const Validated refused = ValidateJob(small, {}, &facts);
+  EXPECT_THAT(Findings(refused),
+              AllOf(HasSubstr("resources.min_device_memory_bytes: even with"),
+                    HasSubstr("the largest part is")));
+  // Between the two: blocks are replayed.
+  int64_t total = 0;
+  for (const v1::MemoryTerm& term : good.plan.memory()) total += term.bytes();
+  small.mutable_resources()->set_min_device_memory_bytes(total - 1000);
+  const Validated tight = ValidateJob(small, {}, &facts);
+  ASSERT_TRUE(tight.ok()) << Findings(tight);
+  EXPECT_EQ(tight.plan.recompute(), "full");
+  EXPECT_TRUE(tight.plan.activation_checkpointing());
+  EXPECT_TRUE(tight.spec.parallelism().activation_checkpointing());
+  EXPECT_EQ(tight.plan.worker_memory_bytes(), total - 1000);
+  // What was resolved plans the same again.
+  EXPECT_EQ(ValidateJob(tight.spec, {}, &facts).plan.memory_size(),
+            tight.plan.memory_size());
+
   // Experts: gate and up with an A each, or one between them.
   spec.mutable_tuning()->add_lora_target_modules("mlp.experts.gate_up_proj");
   EXPECT_EQ(ValidateJob(spec, {}, &facts).plan.trainable_parameters(),

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <filesystem>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -10,6 +12,7 @@
 #include "client/exit_codes.h"
 #include "client/render/diagnostics.h"
 #include "client/render/progress.h"
+#include "plan/memory_budget.h"
 #include "plan/model_facts.h"
 #include "plan/validate.h"
 
@@ -74,6 +77,29 @@ absl::StatusOr<v1::CreateJobResponse> CheckLocally(const Context& context,
   return response;
 }
 
+// What the most loaded worker needs, largest first; "" when that is not known.
+std::string MemoryText(const v1::Plan& plan) {
+  if (plan.memory().empty()) return "";
+  std::vector<v1::MemoryTerm> terms(plan.memory().begin(), plan.memory().end());
+  std::stable_sort(terms.begin(), terms.end(),
+                   [](const v1::MemoryTerm& a, const v1::MemoryTerm& b) {
+                     return a.bytes() > b.bytes();
+                   });
+  int64_t total = 0;
+  for (const v1::MemoryTerm& term : terms) total += term.bytes();
+  const bool assumed = plan.worker_memory_bytes() == 0;
+  std::string out =
+      absl::StrFormat("  memory  %s of %s%s per worker\n", HumanBytes(total),
+                      HumanBytes(assumed ? plan.assumed_memory_bytes()
+                                         : plan.worker_memory_bytes()),
+                      assumed ? " (assumed)" : "");
+  for (const v1::MemoryTerm& term : terms) {
+    absl::StrAppendFormat(&out, "          %9s  %s\n", HumanBytes(term.bytes()),
+                          term.name());
+  }
+  return out;
+}
+
 std::string PlanText(const v1::Plan& plan) {
   std::string out = absl::StrFormat(
       "  plan    %d ranks: dense %d x %d, experts %d x %d, micro batch %d x %d "
@@ -90,6 +116,10 @@ std::string PlanText(const v1::Plan& plan) {
   for (const auto& match : plan.lora_matches()) {
     absl::StrAppendFormat(&out, "  lora    %s: %d in %s layers\n",
                           match.target(), match.modules(), match.layer_kind());
+  }
+  absl::StrAppend(&out, MemoryText(plan));
+  for (const std::string& reason : plan.reasons()) {
+    absl::StrAppend(&out, "  chosen  ", reason, "\n");
   }
   return out;
 }
