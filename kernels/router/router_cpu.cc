@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <limits>
 #include <vector>
 
 #include "kernels/common/check.h"
@@ -10,38 +9,6 @@ namespace cadre {
 namespace {
 
 constexpr int64_t kTokenGrain = 8;
-
-// Marks the experts of the best groups as open, all others as closed.
-template <typename T>
-void OpenBestGroups(const RouterOptions& options, const T* choice, int64_t n,
-                    char* open) {
-  if (options.num_groups == 1) {
-    std::fill_n(open, n, 1);
-    return;
-  }
-  const int64_t size = n / options.num_groups;
-  std::vector<T> scores(options.num_groups);
-  for (int64_t g = 0; g < options.num_groups; ++g) {
-    const T* const group = choice + g * size;
-    T first = group[0], second = -std::numeric_limits<T>::infinity();
-    for (int64_t i = 1; i < size; ++i) {
-      if (group[i] > first) {
-        second = first;
-        first = group[i];
-      } else if (group[i] > second) {
-        second = group[i];
-      }
-    }
-    scores[g] = size > 1 ? first + second : first;
-  }
-  std::vector<char> open_groups(options.num_groups, 1);
-  std::fill_n(open, n, 0);
-  for (int64_t i = 0; i < options.topk_groups; ++i) {
-    const int64_t g =
-        TakeLargest(scores.data(), options.num_groups, open_groups.data());
-    std::fill_n(open + g * size, size, 1);
-  }
-}
 
 template <typename T>
 void ForwardToken(const RouterForwardArgs& args, const T* logits, int32_t* ids,
