@@ -13,6 +13,7 @@
 #include "kernels/common/exec.h"
 #include "kernels/common/tensor.h"
 #include "kernels/router/router.h"
+#include "kernels/router/router_overflow.h"
 #include "worker/device/arena.h"
 
 namespace cadre {
@@ -24,6 +25,14 @@ struct RouterTap {
   // d(total loss)/d(aux): the model's coefficient times the micro-batch's
   // weight.
   double aux_coefficient = 0.0;
+  // f64 [1]: sum of the z-losses of this rank's tokens; absent: not wanted.
+  Tensor z_sum;
+  double z_coefficient = 0.0;  // d(total loss)/d(z_sum)
+  // What an expert takes; capacity 0: everything.
+  OverflowPolicy overflow = OverflowPolicy::kDropless;
+  int64_t capacity = 0;
+  // i64 [kNumOverflowCounts] for each MoE layer with a capacity, kept.
+  std::vector<Tensor> overflow_counts;
   // i64 [E] for each MoE layer, kept; appended in the forward pass, never in a
   // replay. Read when the pass is over: until then nothing waits for a GPU.
   std::vector<Tensor> expert_tokens;

@@ -10,6 +10,7 @@
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/embedding/embedding.h"
+#include "plan/capacity.h"
 #include "worker/device/arena.h"
 #include "worker/device/buffer.h"
 #include "worker/device/transfer.h"
@@ -124,7 +125,7 @@ class BlockModel final : public Model {
   absl::Status Embed(const LayerContext& ctx, const Tensor& state);
   absl::Status Loss(const LayerContext& ctx, const Tensor& x,
                     LinearCrossEntropyArgs args);
-  absl::Status SumRouterStatistics();
+  absl::Status SumRouterStatistics(double aux_weight);
   absl::Status BackwardBlocks(LayerContext* ctx, Stream* grad);
   // Waits for the pass and reads what it counted.
   absl::StatusOr<ForwardResult> Result(const LayerContext& ctx);
@@ -142,13 +143,15 @@ class BlockModel final : public Model {
   Arena kept_, saved_, scratch_;
   RouterTap routers_;
   double aux_coef_ = 0;  // of the model; 0: no auxiliary loss
-  int64_t num_experts_ = 0;
+  int64_t num_experts_ = 0, top_k_ = 0;
 
   // Of the pass under way.
   std::vector<int32_t> positions_, mask_;
   Tensor ids_, targets_, cu_seqlens_, positions_view_, mask_view_;
   PinnedBuffer inputs_, results_;  // CUDA: on the way to and from the device
-  Tensor totals_;                  // f64 [2]: sum of the loss, auxiliary loss
+  Tensor totals_;  // f64 [3]: sum of the loss, auxiliary loss, sum of z-losses
+  int64_t num_real_tokens_ = 0;
+  double inv_tokens_ = 0;        // 1 / real tokens of all ranks
   std::vector<Stream> streams_;  // streams_[i]: input of block i; last: output
   Tensor final_in_, final_out_;
 };
@@ -171,7 +174,9 @@ absl::Status BlockModel::Init() {
   for (const BlockSpec& block : spec_.blocks) {
     if (const auto* moe = std::get_if<MoeSpec>(&block.ffn)) {
       num_experts_ = moe->num_experts;
-      aux_coef_ = moe->router.aux_loss_coef;
+      top_k_ = moe->top_k;
+      aux_coef_ =
+          options_.moe.aux_loss_coef.value_or(moe->router.aux_loss_coef);
     }
   }
   return absl::OkStatus();
@@ -220,18 +225,25 @@ absl::Status BlockModel::Connect(const ModelGroups& groups) {
   return absl::OkStatus();
 }
 
-// The statistics of the auxiliary loss over all ranks; sums of probabilities
-// stay this rank's, so that the losses of the ranks add up.
-absl::Status BlockModel::SumRouterStatistics() {
-  if (!routers_.aux.counts.present() || groups_.world == nullptr) {
-    return absl::OkStatus();
-  }
-  std::vector<int64_t> sums(num_experts_ + 1);
+// The statistics of auxiliary losses over all ranks; sums of probabilities and
+// of z-losses stay this rank's, so that the losses of the ranks add up.
+absl::Status BlockModel::SumRouterStatistics(double aux_weight) {
+  const bool aux = routers_.aux.counts.present();
+  if (!aux && !routers_.z_sum.present()) return absl::OkStatus();
   const Exec& exec = options_.exec;
-  CADRE_RETURN_IF_ERROR(CopyToHost(exec, routers_.aux.counts, sums.data()));
-  CADRE_RETURN_IF_ERROR(
-      CopyToHost(exec, routers_.aux.num_rows, &sums[num_experts_]));
-  CADRE_RETURN_IF_ERROR(groups_.world->AllReduceSum(absl::MakeSpan(sums)));
+  std::vector<int64_t> sums(num_experts_ + 2, 0);  // counts, rows, tokens
+  if (aux && groups_.world != nullptr) {
+    CADRE_RETURN_IF_ERROR(CopyToHost(exec, routers_.aux.counts, sums.data()));
+    CADRE_RETURN_IF_ERROR(
+        CopyToHost(exec, routers_.aux.num_rows, &sums[num_experts_]));
+  }
+  sums.back() = num_real_tokens_;
+  if (groups_.world != nullptr) {
+    CADRE_RETURN_IF_ERROR(groups_.world->AllReduceSum(absl::MakeSpan(sums)));
+  }
+  inv_tokens_ = sums.back() > 0 ? 1.0 / static_cast<double>(sums.back()) : 0.0;
+  routers_.z_coefficient = options_.moe.z_loss_coef * aux_weight * inv_tokens_;
+  if (!aux || groups_.world == nullptr) return absl::OkStatus();
   CADRE_RETURN_IF_ERROR(CopyToDevice(exec, sums.data(), routers_.aux.counts));
   return CopyToDevice(exec, &sums[num_experts_], routers_.aux.num_rows);
 }
@@ -294,8 +306,22 @@ absl::StatusOr<LayerContext> BlockModel::BeginPass(const Batch& batch,
   scratch_.Reset();
   const int64_t T = batch.num_tokens();
   CADRE_RETURN_IF_ERROR(PlaceInputs(batch));
-  totals_ = kept_.AllocateZero(DType::kF64, {2});
+  totals_ = kept_.AllocateZero(DType::kF64, {3});
   routers_ = {};
+  num_real_tokens_ = batch.num_real_tokens();
+  if (options_.moe.z_loss_coef > 0 && num_experts_ > 0) {
+    routers_.z_sum = totals_.Rows(2, 3);
+  }
+  if (options_.moe.overflow != OverflowPolicy::kDropless && T > 0 &&
+      num_experts_ > 0) {
+    routers_.overflow = options_.moe.overflow;
+    CADRE_ASSIGN_OR_RETURN(
+        routers_.capacity,
+        ExpertCapacity({.tokens = T,
+                        .top_k = top_k_,
+                        .num_experts = num_experts_,
+                        .capacity_factor = options_.moe.capacity_factor}));
+  }
   if (aux_coef_ > 0) {
     routers_.aux = {.counts = kept_.AllocateZero(DType::kI64, {num_experts_}),
                     .prob_sum = kept_.AllocateZero(DType::kF64, {num_experts_}),
@@ -347,7 +373,6 @@ absl::Status BlockModel::RunBlocks(LayerContext* ctx,
       saved_.Release(mark);
     }
   }
-  CADRE_RETURN_IF_ERROR(SumRouterStatistics());
   CADRE_ASSIGN_OR_RETURN(final_in_, ends_.End(*ctx, streams_.back()));
   final_out_ = ctx->Saved({ctx->num_tokens, spec_.hidden_size});
   CADRE_RETURN_IF_ERROR(final_norm_.Forward(*ctx, final_in_, final_out_));
@@ -382,6 +407,8 @@ absl::StatusOr<ForwardResult> BlockModel::Result(const LayerContext& ctx) {
   std::vector<Tensor> parts = {totals_};
   parts.insert(parts.end(), routers_.expert_tokens.begin(),
                routers_.expert_tokens.end());
+  parts.insert(parts.end(), routers_.overflow_counts.begin(),
+               routers_.overflow_counts.end());
   int64_t bytes = 0;
   for (const Tensor& part : parts) bytes += part.num_bytes();
   CADRE_RETURN_IF_ERROR(Reserve(bytes, "results of a pass", &results_));
@@ -395,12 +422,27 @@ absl::StatusOr<ForwardResult> BlockModel::Result(const LayerContext& ctx) {
   std::memcpy(&result.loss_sum, results_.data(), sizeof(double));
   std::memcpy(&result.aux_loss, results_.data() + sizeof(double),
               sizeof(double));
+  std::memcpy(&result.z_loss, results_.data() + 2 * sizeof(double),
+              sizeof(double));
+  result.z_loss *= inv_tokens_;
   at = results_.data() + totals_.num_bytes();
-  for (const Tensor& part : routers_.expert_tokens) {
-    std::vector<int64_t>& counts = result.expert_tokens.emplace_back(
-        static_cast<size_t>(part.num_elements()));
-    std::memcpy(counts.data(), at, part.num_bytes());
+  const auto take = [&at](const Tensor& part) {
+    std::vector<int64_t> numbers(part.num_elements());
+    std::memcpy(numbers.data(), at, part.num_bytes());
     at += part.num_bytes();
+    return numbers;
+  };
+  for (const Tensor& part : routers_.expert_tokens) {
+    result.expert_tokens.push_back(take(part));
+    MoeLayerCounts& counts = result.moe_counts.emplace_back();
+    counts.capacity = routers_.capacity;
+    for (int64_t n : result.expert_tokens.back()) counts.routed += n;
+  }
+  for (size_t layer = 0; layer < routers_.overflow_counts.size(); ++layer) {
+    const auto counts = take(routers_.overflow_counts[layer]);
+    result.moe_counts[layer].dropped = counts[kDroppedPairs];
+    std::copy_n(counts.begin() + kRemappedPairs, kRemapRounds,
+                result.moe_counts[layer].remapped.begin());
   }
   if (runtime_ != nullptr) {
     result.traffic = std::exchange(runtime_->traffic, {});
@@ -437,6 +479,7 @@ absl::StatusOr<ForwardResult> BlockModel::RunForward(
                          BeginPass(batch, /*training=*/false, 0));
   routers_.logits = capture.router_logits;
   CADRE_RETURN_IF_ERROR(RunBlocks(&ctx, capture));
+  CADRE_RETURN_IF_ERROR(SumRouterStatistics(/*aux_weight=*/1.0));
   LinearCrossEntropyArgs args;
   if (capture.logits != nullptr) {
     args.logits = ctx.Saved({ctx.num_tokens, spec_.vocab_size});
@@ -454,6 +497,7 @@ absl::StatusOr<ForwardResult> BlockModel::RunForwardBackward(
                                                      scale.dropout_step));
   routers_.aux_coefficient = aux_coef_ * scale.aux_weight;
   CADRE_RETURN_IF_ERROR(RunBlocks(&ctx, {}));
+  CADRE_RETURN_IF_ERROR(SumRouterStatistics(scale.aux_weight));
   // Gradients of the stream live below all else in scratch.
   const Tensor dx = ctx.Scratch({ctx.num_tokens, spec_.hidden_size});
   CADRE_RETURN_IF_ERROR(Loss(

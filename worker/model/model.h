@@ -10,6 +10,7 @@
 //   for each step: ZeroGradients(); for each micro-batch:
 //     model->ForwardBackward(batch, {.inv_num_targets = 1.0 / n_global});
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -20,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/common/exec.h"
 #include "kernels/common/tensor.h"
+#include "kernels/router/router_overflow.h"
 #include "model/lora_targets.h"
 #include "model/model_dir.h"
 #include "model/model_spec.h"
@@ -30,6 +32,17 @@
 #include "worker/moe/expert_runtime.h"
 
 namespace cadre {
+
+// How the model's MoE layers are routed, beyond its configuration.
+struct MoeOptions {
+  OverflowPolicy overflow = OverflowPolicy::kDropless;
+  // Of the other policies: an expert takes factor x T k / E of the tokens of a
+  // rank's micro-batch, T its tokens, padding included.
+  double capacity_factor = 1.25;
+  // Unset: the model's own.
+  std::optional<double> aux_loss_coef;
+  double z_loss_coef = 0.0;
+};
 
 struct ModelOptions {
   Exec exec;
@@ -47,6 +60,7 @@ struct ModelOptions {
   // Set: the routed experts are spread over a group of ranks and this model
   // holds those of one of them (Parameter::rows). Unset: it holds all.
   std::optional<ExpertParallel> expert_parallel;
+  MoeOptions moe;
   // Of a micro-batch's tokens on their way to other ranks' experts: one chunk
   // is computed while another travels. 1 or 2.
   int dispatch_chunks = 1;
@@ -77,14 +91,26 @@ struct LossScale {
   uint64_t dropout_step = 0;
 };
 
+// What became of the (token, expert) pairs of one MoE layer.
+struct MoeLayerCounts {
+  int64_t routed = 0;  // chosen by routers, padding excluded
+  int64_t dropped = 0;
+  std::array<int64_t, kRemapRounds> remapped = {};  // by round
+  // Rows that grouped products computed for nothing, to fill their tiles.
+  int64_t padding_rows = 0;
+  int64_t capacity = 0;  // of an expert, in force; 0: dropless
+};
+
 struct ForwardResult {
   double loss_sum = 0.0;  // sum over valid targets, natural log
   // This rank's share: the sum over ranks is the loss of the micro-batch,
   // before its coefficient; 0 where there is none.
   double aux_loss = 0.0;
+  double z_loss = 0.0;  // likewise
   // [MoE layers][experts] tokens routed to each expert, padding excluded.
   std::vector<std::vector<int64_t>> expert_tokens;
-  ExpertTraffic traffic;  // of the pass
+  std::vector<MoeLayerCounts> moe_counts;  // [MoE layers]
+  ExpertTraffic traffic;                   // of the pass
 };
 
 // What a test or a program may want to look at; null members are not filled.

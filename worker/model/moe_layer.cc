@@ -2,6 +2,7 @@
 
 #include "base/status_macros.h"
 #include "kernels/elementwise/elementwise.h"
+#include "kernels/router/router_z_loss.h"
 #include "worker/device/transfer.h"
 #include "worker/model/dense_mlp.h"
 
@@ -77,12 +78,18 @@ absl::Status MoeLayer::Route(const LayerContext& ctx, const Tensor& x) {
       args.correction_bias = correction_bias_->value;
     }
     CADRE_RETURN_IF_ERROR(RouterForward(ctx.exec, args));
+    CADRE_RETURN_IF_ERROR(LimitExperts(ctx));
     if (ctx.routers != nullptr) {
       ctx.routers->expert_tokens.push_back(counts);
       if (ctx.routers->logits != nullptr) {
         CADRE_ASSIGN_OR_RETURN(std::vector<float> logits,
                                ReadFloats(ctx.exec, logits_));
         ctx.routers->logits->push_back(std::move(logits));
+      }
+      if (ctx.routers->z_sum.present()) {
+        CADRE_RETURN_IF_ERROR(RouterZLoss(
+            ctx.exec,
+            {.logits = logits_, .mask = ctx.mask, .sum = ctx.routers->z_sum}));
       }
       if (ctx.routers->aux.counts.present()) {
         CADRE_RETURN_IF_ERROR(
@@ -96,13 +103,39 @@ absl::Status MoeLayer::Route(const LayerContext& ctx, const Tensor& x) {
   return absl::OkStatus();
 }
 
+absl::Status MoeLayer::LimitExperts(const LayerContext& ctx) {
+  routed_ids_ = ids_;
+  weight_sum_ = Tensor();
+  if (ctx.routers == nullptr || ctx.routers->capacity == 0) {
+    return absl::OkStatus();
+  }
+  const int64_t T = ids_.dim(0), k = ids_.dim(1);
+  routed_ids_ = ctx.kept->Allocate(DType::kI32, {T, k});
+  weight_sum_ = ctx.kept->Allocate(ctx.param_dtype, {T});
+  const Tensor counts = ctx.kept->Allocate(DType::kI64, {kNumOverflowCounts});
+  ctx.routers->overflow_counts.push_back(counts);
+  RouterOverflowArgs args{.logits = logits_,
+                          .options = Options(),
+                          .policy = ctx.routers->overflow,
+                          .capacity = ctx.routers->capacity,
+                          .ids = ids_,
+                          .weights = weights_,
+                          .routed_ids = routed_ids_,
+                          .weight_sum = weight_sum_,
+                          .counts = counts};
+  if (correction_bias_ != nullptr) {
+    args.correction_bias = correction_bias_->value;
+  }
+  return RouterOverflow(ctx.exec, args);
+}
+
 absl::Status MoeLayer::ForwardRouted(const LayerContext& ctx, const Tensor& in,
                                      const Tensor& y,
                                      const ExpertDispatch::Filler& shared) {
   if (ctx.experts != nullptr) {
-    return dispatch_.Forward(ctx, in, ids_, weights_, y, shared);
+    return dispatch_.Forward(ctx, in, routed_ids_, weights_, y, shared);
   }
-  CADRE_RETURN_IF_ERROR(experts_.Forward(ctx, in, ids_, weights_, y));
+  CADRE_RETURN_IF_ERROR(experts_.Forward(ctx, in, routed_ids_, weights_, y));
   return shared();
 }
 
@@ -183,11 +216,29 @@ absl::Status MoeLayer::BackwardRouter(const LayerContext& ctx,
                                       const Tensor& dx) {
   ArenaScope scope(ctx.scratch);
   const Tensor d_logits = ctx.ScratchParam({ctx.num_tokens, spec_.num_experts});
-  CADRE_RETURN_IF_ERROR(RouterBackward(ctx.exec, {.logits = logits_,
-                                                  .options = Options(),
-                                                  .ids = ids_,
-                                                  .dweights = d_weights,
-                                                  .dlogits = d_logits}));
+  if (weight_sum_.present()) {
+    CADRE_RETURN_IF_ERROR(
+        RouterOverflowBackward(ctx.exec, {.logits = logits_,
+                                          .options = Options(),
+                                          .routed_ids = routed_ids_,
+                                          .weight_sum = weight_sum_,
+                                          .dweights = d_weights,
+                                          .dlogits = d_logits}));
+  }
+  CADRE_RETURN_IF_ERROR(
+      RouterBackward(ctx.exec, {.logits = logits_,
+                                .options = Options(),
+                                .ids = ids_,
+                                .dweights = d_weights,
+                                .dlogits = d_logits,
+                                .accumulate = weight_sum_.present()}));
+  if (ctx.routers != nullptr && ctx.routers->z_sum.present()) {
+    CADRE_RETURN_IF_ERROR(
+        RouterZLoss(ctx.exec, {.logits = logits_,
+                               .mask = ctx.mask,
+                               .coefficient = ctx.routers->z_coefficient,
+                               .dlogits = d_logits}));
+  }
   if (ctx.routers != nullptr && ctx.routers->aux.counts.present()) {
     CADRE_RETURN_IF_ERROR(RouterAuxBackward(
         ctx.exec, {.logits = logits_,

@@ -32,6 +32,8 @@ class MoeLayer final : public Layer {
  private:
   explicit MoeLayer(const MoeSpec& spec) : spec_(spec) {}
   absl::Status Route(const LayerContext& ctx, const Tensor& x);
+  // Applies the capacity of experts to a fresh choice.
+  absl::Status LimitExperts(const LayerContext& ctx);
   // Routed experts on `in` [T, Dr], the layer input or its latent; y is
   // overwritten. `shared` runs meanwhile.
   absl::Status ForwardRouted(const LayerContext& ctx, const Tensor& in,
@@ -60,7 +62,11 @@ class MoeLayer final : public Layer {
   Linear latent_down_, latent_up_;
   Norm latent_norm_;
 
-  Tensor x_, logits_, ids_, weights_;         // ids_, weights_: kept
+  Tensor x_, logits_;
+  Tensor ids_, weights_;  // kept, as those below
+  // Where pairs go: ids_, or with a capacity what is left of it; weight_sum_ is
+  // then present (kernels/router/router_overflow.h).
+  Tensor routed_ids_, weight_sum_;
   Tensor latent_, combined_, combined_norm_;  // latent MoE
   Tensor shared_out_, shared_gate_logit_;     // gated shared expert
 };

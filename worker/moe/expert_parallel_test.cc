@@ -142,6 +142,66 @@ TEST(ExpertDispatchTest, MoreExpertsThanTokensAndUnevenSlots) {
              RunAlone(spec, {.model = {.dtype = DType::kF64}}, batches));
 }
 
+// The router's share of the gradient of auxiliary losses: `RunAlone` sums
+// sources in one batch, so the ranks must share their counts.
+TEST(ExpertDispatchTest, ZLossIsOverAllRanks) {
+  const ModelSpec spec = TinyModelNamed("Qwen3Next");
+  const RunOptions options = {
+      .model = {.dtype = DType::kF64,
+                .moe = {.aux_loss_coef = 0.7, .z_loss_coef = 0.2}}};
+  const std::vector<Batch> batches = Batches(spec, {{5}, {4, 3}});
+  const RunResult alone = RunAlone(spec, options, batches);
+  const RunResult spread = RunOnRanks(spec, options, InOrder(spec, 2), batches);
+  ExpectSame(spread, alone);
+  EXPECT_NEAR(spread.ranks[0].z_loss + spread.ranks[1].z_loss,
+              alone.ranks[0].z_loss, 1e-10);
+  EXPECT_GT(alone.ranks[0].z_loss, 0);
+}
+
+// Capacity is per source rank, so layouts of one world must agree.
+TEST(ExpertDispatchTest, OverflowIsTheSameInEveryLayout) {
+  const ModelSpec spec = TinyModelNamed("KimiLinear");
+  const std::vector<Batch> batches = Batches(spec, {{12}, {9, 5}, {3}, {11}});
+  for (const auto policy :
+       {OverflowPolicy::kDropByWeight, OverflowPolicy::kDropByPosition,
+        OverflowPolicy::kRemap}) {
+    SCOPED_TRACE(static_cast<int>(policy));
+    const RunOptions options = {
+        .model = {.dtype = DType::kF64,
+                  .activation_checkpointing = true,
+                  .moe = {.overflow = policy, .capacity_factor = 1.0}}};
+    const RunResult one = RunOnRanks(spec, options, InOrder(spec, 1), batches);
+    int64_t dropped = 0, moved = 0;
+    for (const ForwardResult& rank : one.ranks) {
+      for (const MoeLayerCounts& layer : rank.moe_counts) {
+        EXPECT_GT(layer.capacity, 0);
+        dropped += layer.dropped;
+        for (int64_t n : layer.remapped) moved += n;
+      }
+    }
+    if (policy == OverflowPolicy::kRemap) {
+      EXPECT_GT(moved, 0);
+      EXPECT_EQ(dropped, 0);
+    } else {
+      EXPECT_GT(dropped, 0);
+    }
+    for (const auto& placement :
+         {InOrder(spec, 2), InOrder(spec, 4), WithSpares(spec, 4, 1)}) {
+      const RunResult spread = RunOnRanks(spec, options, placement, batches);
+      ExpectSame(spread, one);
+      for (size_t r = 0; r < batches.size(); ++r) {
+        for (size_t l = 0; l < one.ranks[r].moe_counts.size(); ++l) {
+          const MoeLayerCounts& a = spread.ranks[r].moe_counts[l];
+          const MoeLayerCounts& b = one.ranks[r].moe_counts[l];
+          EXPECT_EQ(a.routed, b.routed);
+          EXPECT_EQ(a.dropped, b.dropped);
+          EXPECT_EQ(a.remapped, b.remapped);
+        }
+      }
+    }
+  }
+}
+
 TEST(ExpertDispatchTest, OverlapChangesNoBit) {
   for (const char* name : {"KimiK3", "Qwen3Next"}) {
     const ModelSpec spec = TinyModelNamed(name);
