@@ -61,8 +61,9 @@ struct MemoryConstants {
   bool keeps_quantised = true;
   int64_t context_bytes = 0;
 };
-// GPU: CUDA's context, and NCCL's windows when there are peers. CPU: f32, no
-// head groups, the process itself.
+// GPU: CUDA's context, and NCCL's windows when there are peers. CPU: f32, whose
+// weights are their own masters; quantised weights are read into f32; the
+// process itself.
 MemoryConstants DefaultConstants(MemoryBackend backend, int world_size);
 
 // Parameters by where they live.
