@@ -72,6 +72,11 @@ class BlockModel final : public Model {
   absl::Status Connect(const ModelGroups& groups) override;
 
   ParameterRegistry& parameters() override { return weights_.registry(); }
+  absl::Span<const ExpertParameter> expert_parameters() const override {
+    return weights_.experts();
+  }
+  absl::Status SetPlacement(const ExpertPlacement& placement) override;
+  const ExpertParallel* expert_parallel() const override { return experts(); }
   const ModelSpec& spec() const override { return spec_; }
   absl::Status LoadWeights(const ModelDir& dir) override {
     return weights_.Load(dir);
@@ -103,6 +108,7 @@ class BlockModel final : public Model {
     return options_.lora ? &*options_.lora : nullptr;
   }
   const ExpertParallel* experts() const {
+    if (runtime_ != nullptr) return &runtime_->experts;
     return options_.expert_parallel ? &*options_.expert_parallel : nullptr;
   }
   absl::Status Reserve(int64_t bytes, absl::string_view what,
@@ -132,9 +138,10 @@ class BlockModel final : public Model {
 
   const ModelSpec spec_;
   const ModelOptions options_;
+  // Null: all experts are here, or the model is not connected yet.
+  std::unique_ptr<ExpertRuntime> runtime_;
   WeightStore weights_;
   ModelGroups groups_;
-  std::unique_ptr<ExpertRuntime> runtime_;  // null: all experts are here
   Parameter *embedding_ = nullptr, *head_ = nullptr;
   Norm final_norm_;
   StreamEnds ends_;
@@ -221,6 +228,20 @@ absl::Status BlockModel::Connect(const ModelGroups& groups) {
     runtime_ = std::make_unique<ExpertRuntime>(
         *options_.expert_parallel, groups.expert_dispatch,
         options_.dispatch_chunks, options_.overlap_dispatch);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BlockModel::SetPlacement(const ExpertPlacement& placement) {
+  if (runtime_ == nullptr ||
+      !(placement.shape == runtime_->experts.placement.shape)) {
+    return absl::InvalidArgumentError(
+        "placing experts anew: the model is not connected to other ranks, or "
+        "the placement has other layers, experts, ranks or slots");
+  }
+  runtime_->experts.placement = placement;
+  for (const auto& [parameter, layer] : weights_.experts()) {
+    parameter->rows = HeldExperts(runtime_->experts, layer);
   }
   return absl::OkStatus();
 }

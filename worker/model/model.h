@@ -28,6 +28,7 @@
 #include "worker/comm/communicator.h"
 #include "worker/model/batch.h"
 #include "worker/model/parameters.h"
+#include "worker/moe/expert_moves.h"
 #include "worker/moe/expert_parallel.h"
 #include "worker/moe/expert_runtime.h"
 
@@ -139,6 +140,14 @@ class Model {
   virtual absl::Status Connect(const ModelGroups& groups) = 0;
 
   virtual ParameterRegistry& parameters() = 0;
+  // Weights and adapters of the routed experts, model order.
+  virtual absl::Span<const ExpertParameter> expert_parameters() const = 0;
+  // Where experts lie from the next pass on; their rows have moved already
+  // (worker/moe/expert_moves.h). Same shape as the placement in force. The same
+  // on every rank, between steps only.
+  virtual absl::Status SetPlacement(const ExpertPlacement& placement) = 0;
+  // In force; null where the model was made without.
+  virtual const ExpertParallel* expert_parallel() const = 0;
   virtual const ModelSpec& spec() const = 0;
 
   // Reads every base tensor (converted to the model's dtype) from `dir`.

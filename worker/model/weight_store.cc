@@ -90,7 +90,8 @@ WeightStore::WeightStore(const Exec& exec, const ModelSpec& spec,
     if (parameter.trainable) {
       parameter.grad = Tensor(nullptr, param, dims);
     }
-    registry_.Add(std::move(parameter));
+    Parameter* const added = registry_.Add(std::move(parameter));
+    if (!added->rows.empty()) experts_.push_back({added, moe[layer]});
   };
   for (const LogicalTensor& t : base_) {
     const bool experts = t.role == LogicalTensor::Role::kExperts;

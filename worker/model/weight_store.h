@@ -17,6 +17,7 @@
 #include "model/tensor_names.h"
 #include "worker/device/buffer.h"
 #include "worker/model/parameters.h"
+#include "worker/moe/expert_moves.h"
 #include "worker/moe/expert_parallel.h"
 
 namespace cadre {
@@ -37,6 +38,8 @@ class WeightStore {
   absl::Status Allocate();
 
   ParameterRegistry& registry() { return registry_; }
+  // Of parameters whose rows are experts of this rank; in the registry's order.
+  const std::vector<ExpertParameter>& experts() const { return experts_; }
 
   // What this rank holds of every base tensor of the directory.
   absl::Status Load(const ModelDir& dir);
@@ -60,6 +63,7 @@ class WeightStore {
   std::vector<LogicalTensor> base_;
   std::deque<Buffer> buffers_;
   ParameterRegistry registry_;
+  std::vector<ExpertParameter> experts_;
 };
 
 }  // namespace cadre
