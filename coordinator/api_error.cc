@@ -18,15 +18,26 @@ absl::Status Taken(const char* reason, const std::string& job,
   return status;
 }
 
-absl::Status NoSuchJob(const std::string& name) {
-  absl::Status status = Error(
-      absl::StatusCode::kNotFound, "JOB_NOT_FOUND",
-      absl::StrCat("there is no job '", name, "'; 'cadre list' shows all"));
+absl::Status NotFound(const char* reason, const char* type,
+                      const std::string& name, const std::string& message) {
+  absl::Status status = Error(absl::StatusCode::kNotFound, reason, message);
   google::rpc::ResourceInfo info;
-  info.set_resource_type("cadre.v1.Job");
+  info.set_resource_type(type);
   info.set_resource_name(name);
   AddDetail(info, &status);
   return status;
+}
+
+absl::Status NoSuchJob(const std::string& name) {
+  return NotFound(
+      "JOB_NOT_FOUND", "cadre.v1.Job", name,
+      absl::StrCat("there is no job '", name, "'; 'cadre list' shows all"));
+}
+
+absl::Status ShuttingDown() {
+  return WithRetry(Error(absl::StatusCode::kUnavailable, "DRAINING",
+                         "the coordinator is shutting down; retry"),
+                   absl::Seconds(1));
 }
 
 absl::Status Refusal(const char* reason, const v1::Diagnostics& diagnostics) {

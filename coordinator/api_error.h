@@ -13,9 +13,16 @@ namespace cadre::coordinator {
 // NOT_FOUND, JOB_NOT_FOUND. `name` as the caller wrote it.
 absl::Status NoSuchJob(const std::string& name);
 
+// NOT_FOUND with ResourceInfo of the given type ("cadre.v1.Worker").
+absl::Status NotFound(const char* reason, const char* type,
+                      const std::string& name, const std::string& message);
+
 // ALREADY_EXISTS with the job (its id) that was first.
 absl::Status Taken(const char* reason, const std::string& job,
                    const std::string& message);
+
+// UNAVAILABLE (DRAINING), to be repeated in a second.
+absl::Status ShuttingDown();
 
 // INVALID_ARGUMENT with every finding, the errors also as BadRequest.
 absl::Status Refusal(const char* reason, const v1::Diagnostics& diagnostics);

@@ -257,7 +257,7 @@ void ApplyReport(const v1::Report& report, int rank, absl::Time now,
       if (rank == 0) TakeArtifact(report.artifact(), change);
       break;
     default:
-      // Scalars and expert loads are no state; there is nothing to keep yet.
+      // Values over steps are no state: Control keeps them in the series.
       break;
   }
 }

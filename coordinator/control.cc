@@ -40,8 +40,18 @@ absl::StatusOr<std::unique_ptr<Control>> Control::Start(
   auto control = std::unique_ptr<Control>(new Control(options, journal));
   CADRE_RETURN_IF_ERROR(control->Load());
   Control* raw = control.get();
-  journal->Start({.publish = [raw] { raw->ledger_.Publish(); },
-                  .rollback = [raw] { raw->ledger_.Rollback(); }});
+  journal->Start({.publish =
+                      [raw] {
+                        raw->ledger_.Publish();
+                        raw->PublishWorkers();
+                      },
+                  .rollback =
+                      [raw] {
+                        raw->ledger_.Rollback();
+                        absl::MutexLock lock(&raw->workers_mutex_);
+                        raw->worker_rows_ = raw->committed_workers_;
+                        raw->workers_changed_ = false;
+                      }});
   for (const RecordPtr& record : raw->table_.All()) {
     if (record->job().state() == v1::JOB_STATE_VALIDATING) {
       raw->CheckData(JobId(record->job().name()));
@@ -58,6 +68,8 @@ absl::Status Control::Load() {
   ledger_.Load(std::move(jobs));
   CADRE_ASSIGN_OR_RETURN(const auto workers, journal_->store().LoadWorkers());
   for (const WorkerRow& row : workers) worker_rows_[row.id] = row;
+  workers_changed_ = true;
+  PublishWorkers();
   return absl::OkStatus();
 }
 
@@ -104,14 +116,12 @@ Verdict Control::JudgeJob(const state::v1::JobRecord& record,
       (state != v1::JOB_STATE_STARTING && state != v1::JOB_STATE_RUNNING)) {
     return verdict;
   }
-  const bool leaving = std::any_of(
-      gang.ranks.begin(), gang.ranks.end(),
-      [](const auto& rank) { return rank.known && rank.last.draining(); });
+  const std::string leave = MustLeave(record, gang);
   absl::Duration limit;
   const std::string& max_runtime = record.job().config_snapshot().max_runtime();
-  if (leaving) {
+  if (!leave.empty()) {
     verdict.trigger = Trigger::kDrain;
-    verdict.detail = "a worker is shutting down";
+    verdict.detail = leave;
   } else if (state == v1::JOB_STATE_RUNNING && !max_runtime.empty() &&
              absl::ParseDuration(max_runtime, &limit) &&
              absl::Seconds(record.past_running_seconds()) + gang.in_state >
@@ -208,7 +218,7 @@ absl::Status Control::SaveProgress(Store& store) {
     return absl::OkStatus();
   }
   next_progress_save_ = options_.clock->Monotonic() + kProgressSaveInterval;
-  const auto jobs = ledger_.jobs();  // Save changes the map
+  const auto jobs = ledger_.live();  // Save changes the map
   for (const auto& [id, record] : jobs) {
     if (record->job().state() != v1::JOB_STATE_RUNNING) continue;
     const v1::Progress progress = table_.View(*record, false).progress();
@@ -225,7 +235,7 @@ void Control::Tick() {
   journal_->Submit({.decide = [this](Store& store) -> absl::Status {
                       CADRE_RETURN_IF_ERROR(NoteExpiredLeases(store));
                       std::vector<std::string> active;
-                      for (const auto& [id, record] : ledger_.jobs()) {
+                      for (const auto& [id, record] : ledger_.live()) {
                         if (IsActive(record->job().state()))
                           active.push_back(id);
                       }

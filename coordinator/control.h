@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,11 +26,13 @@
 #include "cadre/v1/job_service.pb.h"
 #include "cadre/v1/worker_service.pb.h"
 #include "coordinator/attempt.h"
+#include "coordinator/caller.h"
 #include "coordinator/data_check.h"
 #include "coordinator/job_table.h"
 #include "coordinator/journal.h"
 #include "coordinator/ledger.h"
 #include "coordinator/rendezvous.h"
+#include "coordinator/series.h"
 #include "coordinator/work_pool.h"
 #include "coordinator/worker_registry.h"
 
@@ -40,6 +43,7 @@ struct ControlOptions {
   IdSource* ids = nullptr;
   MetricsRegistry* metrics = nullptr;
   DataChecker* data = nullptr;
+  SeriesStore* series = nullptr;
   Timeouts timeouts;
   std::string outputs_dir;
   std::string checkpoints_dir;
@@ -60,14 +64,41 @@ class Control {
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
 
-  void CreateJob(const std::string& principal, v1::CreateJobRequest request,
+  void CreateJob(const Caller& caller, v1::CreateJobRequest request,
                  Done<v1::CreateJobResponse> done);
-  void CancelJob(const std::string& principal,
-                 const v1::CancelJobRequest& request,
-                 Done<v1::CancelJobResponse> done);
+
+  // A verb on a job, in the fields that their requests share.
+  struct JobVerb {
+    const char* method = "";  // "CancelJob"
+    Trigger trigger = Trigger::kCancel;
+    const char* past = "";  // "cancelled"
+    std::string name, request_id, etag, reason;
+    std::optional<int32_t> priority;  // of ResumeJob
+  };
+  void ChangeJob(const Caller& caller, const JobVerb& verb, Done<v1::Job> done);
+  void DeleteJob(const Caller& caller, const v1::DeleteJobRequest& request,
+                 Done<v1::DeleteJobResponse> done);
+
   void Sync(const v1::SyncRequest& request, Done<v1::SyncResponse> done);
+
   absl::StatusOr<v1::ListWorkersResponse> ListWorkers(
       const v1::ListWorkersRequest& request) const;
+  struct WorkerVerb {
+    const char* method = "";  // "Cordon"
+    v1::Worker::AdminState to = v1::Worker::ADMIN_STATE_UNSPECIFIED;
+    std::string name, request_id, reason;
+    // With DRAINING:
+    v1::DrainRequest::Mode mode = v1::DrainRequest::MODE_UNSPECIFIED;
+    absl::Duration deadline;  // 0: drain_deadline
+  };
+  void ChangeWorker(const Caller& caller, const WorkerVerb& verb,
+                    Done<v1::Worker> done);
+
+  // Both read the disk, on the request pool.
+  void GetMetrics(const v1::GetMetricsRequest& request,
+                  Done<v1::GetMetricsResponse> done);
+  void GetExpertLoads(const v1::GetExpertLoadsRequest& request,
+                      Done<v1::GetExpertLoadsResponse> done);
 
   // One round of judging, recovering and placing. The server calls it all the
   // time; a test calls it after moving the clock. Returns after the commit.
@@ -83,10 +114,18 @@ class Control {
   absl::Status Load();
 
   // On the writer thread.
-  absl::Status Insert(Store& store, const std::string& principal,
+  absl::Status Insert(Store& store, const Caller& caller,
                       const v1::CreateJobRequest& request,
                       const std::string& body_sha256, JobChange change,
                       v1::CreateJobResponse* response);
+  // Notes who did what, with the change itself.
+  absl::Status Audit(Store& store, const Caller& caller, const char* method,
+                     const std::string& target);
+  // A late duplicate of a verb must not act again: true if the request_id was
+  // used for the same body before; else it is used now.
+  absl::StatusOr<bool> Seen(Store& store, const Caller& caller,
+                            const char* method, const std::string& request_id,
+                            const std::string& body, const std::string& target);
   absl::Status HandleReports(Store& store, const v1::SyncRequest& request);
   absl::Status Evaluate(Store& store, const std::string& id);
   // What the reports, the clock and a worker's farewell ask of a job.
@@ -95,17 +134,25 @@ class Control {
                    JobChange* change);
   absl::Duration InState(const state::v1::JobRecord& record);
   absl::Status NoteExpiredLeases(Store& store);
+  // Why the job's workers must be left now; "": they need not.
+  std::string MustLeave(const state::v1::JobRecord& record,
+                        const GangView& gang) const;
+  absl::Status PutWorker(Store& store, const WorkerRow& row);
+  void PublishWorkers();
   absl::Status SaveProgress(Store& store);
   absl::Status Place(Store& store);
   absl::Status FinishCheck(Store& store, const std::string& id,
                            const DataVerdict& verdict);
 
-  void PrepareCreate(const std::string& principal,
-                     const v1::CreateJobRequest& request,
+  void PrepareCreate(const Caller& caller, const v1::CreateJobRequest& request,
                      const std::string& body_sha256,
                      Done<v1::CreateJobResponse> done);
   void CheckData(const std::string& id);
+  // Values over steps go to the series; they are no state.
+  void TakeValues(const v1::SyncRequest& request);
   v1::SyncResponse Reply(const v1::SyncRequest& request) const;
+  // The worker with its place in a job; the row is of the committed ones.
+  v1::Worker Show(const WorkerRow* row, const WorkerView* view) const;
   void FillRun(const state::v1::JobRecord& record, int rank,
                const v1::SyncRequest& request, v1::SyncResponse* reply) const;
   // For one lease after a start that found attempts under way, their workers
@@ -122,6 +169,7 @@ class Control {
   // The writer thread's own.
   Ledger ledger_;
   std::map<std::string, WorkerRow> worker_rows_;
+  bool workers_changed_ = false;
   std::map<std::string, absl::Duration> retry_at_;  // by job; monotonic
   struct Since {
     v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
@@ -131,6 +179,9 @@ class Control {
   std::map<std::string, Since> since_;  // by job
   absl::Duration next_progress_save_;
   std::atomic<bool> stopped_{false};
+  mutable absl::Mutex workers_mutex_;
+  std::map<std::string, WorkerRow> committed_workers_
+      ABSL_GUARDED_BY(workers_mutex_);
   // Last: their threads use the rest.
   std::unique_ptr<WorkPool> request_pool_;
   std::unique_ptr<WorkPool> data_pool_;

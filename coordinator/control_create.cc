@@ -1,4 +1,4 @@
-// Control's part that takes jobs in, checks their data and cancels them.
+// Control's part that takes jobs in and checks their data.
 
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
@@ -25,7 +25,6 @@ namespace {
 
 constexpr char kCreateJob[] = "CreateJob";
 constexpr int kMaxDiagnostics = 50;
-constexpr size_t kMaxReason = 1024;
 
 bool IsUuid(const std::string& text) {
   if (text.size() != 36) return false;
@@ -56,17 +55,16 @@ std::string BodySha256(v1::CreateJobRequest request) {
 
 }  // namespace
 
-void Control::CreateJob(const std::string& principal,
-                        v1::CreateJobRequest request,
-                        Done<v1::CreateJobResponse> caller) {
+void Control::CreateJob(const Caller& caller, v1::CreateJobRequest request,
+                        Done<v1::CreateJobResponse> answer) {
   Done<v1::CreateJobResponse> done =
-      [this, caller](absl::StatusOr<v1::CreateJobResponse> result) {
+      [this, answer](absl::StatusOr<v1::CreateJobResponse> result) {
         const char* kind = !result.ok()         ? "refused"
                            : result->replayed() ? "replayed"
                                                 : "ok";
         options_.metrics->Counter(metric::kJobsCreated, {{"result", kind}})
             .Increment();
-        caller(std::move(result));
+        answer(std::move(result));
       };
   if (!IsUuid(request.request_id()) && !request.validate_only()) {
     return done(Error(absl::StatusCode::kInvalidArgument, "REQUEST_ID_MISSING",
@@ -80,17 +78,17 @@ void Control::CreateJob(const std::string& principal,
   }
   const std::string sha = BodySha256(request);
   auto shared = std::make_shared<v1::CreateJobRequest>(std::move(request));
-  const auto prepare = [this, principal, shared, sha, done] {
-    request_pool_->Add([this, principal, shared, sha, done] {
-      PrepareCreate(principal, *shared, sha, done);
-    });
+  const auto prepare = [this, caller, shared, sha, done] {
+    request_pool_->Add([this, caller, shared, sha,
+                        done] { PrepareCreate(caller, *shared, sha, done); },
+                       [done] { done(ShuttingDown()); });
   };
   if (shared->validate_only()) return prepare();
   // A retry is answered before anything is checked: the first call's data may
   // be gone by now.
   auto replay = std::make_shared<std::optional<RequestRow>>();
   journal_->Submit(
-      {.decide = [principal, shared, sha,
+      {.decide = [principal = caller.principal, shared, sha,
                   replay](Store& store) -> absl::Status {
          CADRE_ASSIGN_OR_RETURN(
              *replay,
@@ -117,7 +115,7 @@ void Control::CreateJob(const std::string& principal,
            }});
 }
 
-void Control::PrepareCreate(const std::string& principal,
+void Control::PrepareCreate(const Caller& caller,
                             const v1::CreateJobRequest& request,
                             const std::string& body_sha256,
                             Done<v1::CreateJobResponse> done) {
@@ -150,7 +148,7 @@ void Control::PrepareCreate(const std::string& principal,
 
   JobChange change;
   v1::Job& job = change.job();
-  job.set_owner(principal);
+  job.set_owner(caller.principal);
   *job.mutable_labels() = spec.labels();
   job.set_priority(validated.spec.priority());
   job.set_state(v1::JOB_STATE_VALIDATING);
@@ -172,29 +170,29 @@ void Control::PrepareCreate(const std::string& principal,
   }
   auto shared = std::make_shared<JobChange>(std::move(change));
   auto call = std::make_shared<v1::CreateJobRequest>(request);
-  journal_->Submit({.decide =
-                        [this, principal, call, body_sha256, shared,
-                         response](Store& store) {
-                          return Insert(store, principal, *call, body_sha256,
-                                        *shared, response.get());
-                        },
-                    .done =
-                        [this, response, done](const absl::Status& status) {
-                          if (!status.ok()) return done(status);
-                          const std::string id = JobId(response->job().name());
-                          if (const RecordPtr record = table_.Find(id)) {
-                            *response->mutable_job() =
-                                table_.View(*record, false);
-                            if (!response->replayed()) CheckData(id);
-                          }
-                          done(*response);
-                        }});
+  journal_->Submit(
+      {.decide =
+           [this, caller, call, body_sha256, shared, response](Store& store) {
+             return Insert(store, caller, *call, body_sha256, *shared,
+                           response.get());
+           },
+       .done =
+           [this, response, done](const absl::Status& status) {
+             if (!status.ok()) return done(status);
+             const std::string id = JobId(response->job().name());
+             if (const RecordPtr record = table_.Find(id)) {
+               *response->mutable_job() = table_.View(*record, false);
+               if (!response->replayed()) CheckData(id);
+             }
+             done(*response);
+           }});
 }
 
-absl::Status Control::Insert(Store& store, const std::string& principal,
+absl::Status Control::Insert(Store& store, const Caller& caller,
                              const v1::CreateJobRequest& request,
                              const std::string& body_sha256, JobChange change,
                              v1::CreateJobResponse* response) {
+  const std::string& principal = caller.principal;
   // Again: a concurrent call with the same id may have come first.
   CADRE_ASSIGN_OR_RETURN(
       const std::optional<RequestRow> seen,
@@ -211,7 +209,7 @@ absl::Status Control::Insert(Store& store, const std::string& principal,
     return absl::OkStatus();
   }
   int queued = 0;
-  for (const auto& [id, record] : ledger_.jobs()) {
+  for (const auto& [id, record] : ledger_.live()) {
     queued += record->job().owner() == principal &&
               (record->job().state() == v1::JOB_STATE_QUEUED ||
                record->job().state() == v1::JOB_STATE_VALIDATING);
@@ -252,10 +250,12 @@ absl::Status Control::Insert(Store& store, const std::string& principal,
       }
     }
     if (change.record.resume_path().empty()) {
-      return Error(absl::StatusCode::kNotFound, "CHECKPOINT_NOT_FOUND",
-                   absl::StrCat("checkpoint.resume_from: there is no "
-                                "committed checkpoint '",
-                                from, "'"));
+      return NotFound("CHECKPOINT_NOT_FOUND", "cadre.v1.Checkpoint", from,
+                      absl::StrCat("checkpoint.resume_from: there is no "
+                                   "committed checkpoint '",
+                                   from,
+                                   "'; 'cadre checkpoints' shows those "
+                                   "of a job"));
     }
   } else {
     change.record.set_resume_path(from);
@@ -277,6 +277,7 @@ absl::Status Control::Insert(Store& store, const std::string& principal,
   CADRE_RETURN_IF_ERROR(
       store.PutRequest({principal, kCreateJob, request.request_id(),
                         body_sha256, id, absl::ToUnixSeconds(now)}));
+  CADRE_RETURN_IF_ERROR(Audit(store, caller, kCreateJob, job.name()));
   response->mutable_job()->set_name(job.name());
   CADRE_LOG(INFO) << job.name() << ": created";
   return ledger_.Save(store, std::move(change));
@@ -336,44 +337,6 @@ absl::Status Control::FinishCheck(Store& store, const std::string& id,
   }
   CADRE_RETURN_IF_ERROR(ledger_.Apply(Trigger::kDatasetGood, "", &change));
   return ledger_.Save(store, std::move(change));
-}
-
-void Control::CancelJob(const std::string& principal,
-                        const v1::CancelJobRequest& request,
-                        Done<v1::CancelJobResponse> done) {
-  const std::string id = JobId(request.name());
-  journal_->Submit(
-      {.decide = [this, principal, request, id](Store& store) -> absl::Status {
-         const RecordPtr record = ledger_.Find(id);
-         if (record == nullptr) return NoSuchJob(request.name());
-         if (!request.etag().empty() &&
-             request.etag() != record->job().etag()) {
-           return Error(absl::StatusCode::kAborted, "ETAG_MISMATCH",
-                        "the job has changed since it was read; read it again",
-                        {{"etag", record->job().etag()}});
-         }
-         JobChange change{.record = *record};
-         CADRE_RETURN_IF_ERROR(ledger_.Apply(
-             Trigger::kCancel, "cancelled by " + principal, &change));
-         if (change.events.empty()) return absl::OkStatus();  // a repetition
-         const std::string reason = request.reason().substr(0, kMaxReason);
-         change.AddEvent(v1::Event::SEVERITY_INFO, "USER_ACTION",
-                         absl::StrCat(principal, " cancelled the job",
-                                      reason.empty() ? "" : ": ", reason),
-                         {{"verb", "cancel"}, {"reason", reason}});
-         // The terminal event of the stream is the state change.
-         std::rotate(change.events.begin(), change.events.end() - 1,
-                     change.events.end());
-         CADRE_RETURN_IF_ERROR(ledger_.Save(store, std::move(change)));
-         return Evaluate(store, id);
-       },
-       .done =
-           [this, id, done](const absl::Status& status) {
-             if (!status.ok()) return done(status);
-             v1::CancelJobResponse response;
-             *response.mutable_job() = table_.View(*table_.Find(id), false);
-             done(std::move(response));
-           }});
 }
 
 }  // namespace cadre::coordinator

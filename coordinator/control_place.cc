@@ -47,7 +47,7 @@ absl::Status Control::Place(Store& store) {
   const absl::Duration now = options_.clock->Monotonic();
   std::vector<WaitingJob> waiting;
   std::set<std::string> held;
-  for (const auto& [id, record] : ledger_.jobs()) {
+  for (const auto& [id, record] : ledger_.live()) {
     const v1::JobState state = record->job().state();
     if (state == v1::JOB_STATE_QUEUED || state == v1::JOB_STATE_RECOVERING) {
       WaitingJob& job = waiting.emplace_back(ToWaiting(*record));
@@ -132,7 +132,7 @@ absl::Status Control::NoteExpiredLeases(Store& store) {
     options_.metrics
         ->Counter(metric::kLeaseExpirations, {{"verdict", "unreachable"}})
         .Increment();
-    for (const auto& [id, record] : ledger_.jobs()) {
+    for (const auto& [id, record] : ledger_.live()) {
       if (!IsActive(record->job().state())) continue;
       const auto& members = record->members();
       const auto member =

@@ -10,7 +10,6 @@
 #include "base/status_macros.h"
 #include "coordinator/attempt_change.h"
 #include "coordinator/control.h"
-#include "coordinator/page.h"
 
 namespace cadre::coordinator {
 namespace {
@@ -113,27 +112,34 @@ void Control::Sync(const v1::SyncRequest& request,
     }
     table_.SetProgress(JobId(held->job().name()), progress);
   }
-  if (!changed && request.reports().empty()) return done(Reply(request));
+  if (!changed && !HasDurableReports(request)) {
+    TakeValues(request);
+    return done(Reply(request));
+  }
   journal_->Submit(
       {.decide = [this, request](
                      Store& store) { return HandleReports(store, request); },
        .done =
            [this, request, done](const absl::Status& status) {
              if (!status.ok()) return done(status);
+             TakeValues(request);
              done(Reply(request));
            }});
 }
 
 absl::Status Control::HandleReports(Store& store,
                                     const v1::SyncRequest& request) {
-  WorkerRow& row = worker_rows_[request.worker_id()];
-  if (row.last_incarnation != request.incarnation()) {
+  const auto known = worker_rows_.find(request.worker_id());
+  if (known == worker_rows_.end() ||
+      known->second.last_incarnation != request.incarnation()) {
+    WorkerRow row;
+    if (known != worker_rows_.end()) row = known->second;
     row.id = request.worker_id();
     row.last_incarnation = request.incarnation();
     if (row.admin_state == v1::Worker::ADMIN_STATE_UNSPECIFIED) {
       row.admin_state = v1::Worker::ADMIN_STATE_SCHEDULABLE;
     }
-    CADRE_RETURN_IF_ERROR(store.PutWorker(row));
+    CADRE_RETURN_IF_ERROR(PutWorker(store, row));
   }
   const std::string id = JobId(request.job());
   const RecordPtr record = ledger_.Find(id);
@@ -205,7 +211,7 @@ v1::SyncResponse Control::Reply(const v1::SyncRequest& request) const {
   *reply.mutable_lease_ttl() = ToProto(options_.timeouts.lease_ttl);
   absl::Duration next = options_.timeouts.sync_interval;
   for (const v1::Report& report : request.reports()) {
-    // Unless the caller is a member, nothing it reports can matter.
+    // Unless the caller is a member, no report of state can matter.
     reply.set_accepted_report_seq(
         std::max(reply.accepted_report_seq(), report.report_seq()));
   }
@@ -216,7 +222,12 @@ v1::SyncResponse Control::Reply(const v1::SyncRequest& request) const {
   const int rank = record == nullptr ? -1 : RankOf(*record, request);
   const bool holds = rank >= 0 && Holds(*record, request);
   if (rank >= 0) {
-    reply.set_accepted_report_seq(record->members(rank).accepted_report_seq());
+    // Values over steps are accepted as they come; a request that has nothing
+    // else repeats nothing older, so all before them is committed.
+    if (HasDurableReports(request)) {
+      reply.set_accepted_report_seq(
+          record->members(rank).accepted_report_seq());
+    }
     if (record->job().state() != v1::JOB_STATE_RUNNING ||
         record->pending_saves_size() > 0) {
       next = std::min(next, kFastSync);
@@ -268,48 +279,23 @@ v1::SyncResponse Control::Reply(const v1::SyncRequest& request) const {
   return reply;
 }
 
-absl::StatusOr<v1::ListWorkersResponse> Control::ListWorkers(
-    const v1::ListWorkersRequest& request) const {
-  CADRE_ASSIGN_OR_RETURN(const int size, PageSize(request.page_size()));
-  std::string after;
-  if (!request.page_token().empty()) {
-    CADRE_ASSIGN_OR_RETURN(after,
-                           ReadPageToken(request.page_token(), "workers"));
+void Control::TakeValues(const v1::SyncRequest& request) {
+  const RecordPtr held = table_.HeldBy(request.worker_id());
+  // Of the present attempt's rank 0 only: a rank that was cut off must not
+  // draw over the curve of its successor.
+  if (held == nullptr || !Holds(*held, request) ||
+      RankOf(*held, request) != 0) {
+    return;
   }
-  v1::ListWorkersResponse response;
-  const std::vector<WorkerView> all =
-      registry_.All(options_.clock->Monotonic());
-  for (const WorkerView& view : all) {
-    if (view.id <= after) continue;
-    if (response.workers_size() == size) {
-      response.set_next_page_token(MakePageToken(
-          response.workers(size - 1).name().substr(8), "workers"));
-      break;
+  const std::string id = JobId(held->job().name());
+  for (const v1::Report& report : request.reports()) {
+    if (report.attempt_epoch() != held->job().attempt_epoch()) continue;
+    if (report.has_scalars()) {
+      options_.series->Add(id, report.scalars(), options_.clock->Now());
+    } else if (report.has_expert_loads()) {
+      options_.series->AddLoads(id, report.expert_loads());
     }
-    v1::Worker* worker = response.add_workers();
-    worker->set_name(absl::StrCat("workers/", view.id));
-    worker->set_incarnation(view.incarnation);
-    worker->set_state(view.lease_live ? ReportedState(view.last)
-                                      : v1::Worker::STATE_UNREACHABLE);
-    worker->set_admin_state(view.last.draining()
-                                ? v1::Worker::ADMIN_STATE_DRAINING
-                                : v1::Worker::ADMIN_STATE_SCHEDULABLE);
-    *worker->mutable_device() = view.last.device();
-    worker->set_rank(-1);
-    if (const RecordPtr record = table_.HeldBy(view.id)) {
-      for (int rank = 0; rank < record->members_size(); ++rank) {
-        if (record->members(rank).worker_id() != view.id ||
-            record->members(rank).incarnation() != view.incarnation) {
-          continue;
-        }
-        worker->set_job(record->job().name());
-        worker->set_rank(rank);
-      }
-    }
-    *worker->mutable_last_sync_time() = ToProto(view.last_sync_time);
-    worker->set_build(view.last.build());
   }
-  return response;
 }
 
 }  // namespace cadre::coordinator

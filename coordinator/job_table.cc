@@ -29,9 +29,17 @@ RecordPtr JobTable::HeldBy(const std::string& worker_id) const {
   return it == holder_.end() ? nullptr : jobs_.at(it->second);
 }
 
-void JobTable::Publish(const std::vector<RecordPtr>& records) {
+void JobTable::Publish(const std::vector<RecordPtr>& records,
+                       const std::vector<std::string>& gone) {
   {
     absl::MutexLock lock(&mutex_);
+    for (const std::string& id : gone) {
+      // Only ended jobs are deleted: they hold no worker.
+      const auto it = jobs_.find(id);
+      if (it == jobs_.end()) continue;
+      order_.erase(it->second->create_sequence());
+      jobs_.erase(it);
+    }
     for (const RecordPtr& record : records) {
       const std::string id = JobId(record->job().name());
       RecordPtr& slot = jobs_[id];
@@ -52,7 +60,7 @@ void JobTable::Publish(const std::vector<RecordPtr>& records) {
       }
     }
   }
-  if (listener_ && !records.empty()) listener_();
+  if (listener_ && (!records.empty() || !gone.empty())) listener_();
 }
 
 void JobTable::SetProgress(const std::string& id,

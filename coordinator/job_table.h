@@ -29,7 +29,9 @@ class JobTable {
   // The job whose present attempt has the worker as a member; null: none.
   RecordPtr HeldBy(const std::string& worker_id) const;
 
-  void Publish(const std::vector<RecordPtr>& records);
+  // `gone`: ids of jobs that were deleted.
+  void Publish(const std::vector<RecordPtr>& records,
+               const std::vector<std::string>& gone = {});
 
   // The newest progress of a running job, which is not journaled.
   void SetProgress(const std::string& id, const v1::Progress& progress);

@@ -23,6 +23,7 @@
 #include "base/logging.h"
 #include "base/rpc/error.h"
 #include "base/status_macros.h"
+#include "coordinator/api_error.h"
 #include "coordinator/schema.h"
 
 namespace cadre::coordinator {
@@ -37,12 +38,6 @@ absl::Status DiskFull(const absl::Status& cause) {
             absl::StrCat("the disk of the coordinator's state is full: ",
                          cause.message(), "; free space, then retry")),
       absl::Seconds(30));
-}
-
-absl::Status ShuttingDown() {
-  return WithRetry(Error(absl::StatusCode::kUnavailable, "DRAINING",
-                         "the coordinator is shutting down; retry"),
-                   absl::Seconds(1));
 }
 
 int64_t FileSize(const std::string& path) {

@@ -61,7 +61,7 @@ void Ledger::Load(std::vector<state::v1::JobRecord> records) {
     last_sequence_ = std::max(last_sequence_, record.create_sequence());
     auto shared =
         std::make_shared<const state::v1::JobRecord>(std::move(record));
-    jobs_[JobId(shared->job().name())] = shared;
+    Replace(JobId(shared->job().name()), nullptr, shared);
     loaded.push_back(std::move(shared));
   }
   table_->Publish(loaded);
@@ -137,9 +137,41 @@ absl::Status Ledger::Save(Store& store, JobChange change) {
   CADRE_RETURN_IF_ERROR(store.PutJob(id, change.record));
   before_group_.emplace(id, previous);
   last_sequence_ = std::max(last_sequence_, change.record.create_sequence());
-  jobs_[id] =
-      std::make_shared<const state::v1::JobRecord>(std::move(change.record));
+  Replace(
+      id, previous,
+      std::make_shared<const state::v1::JobRecord>(std::move(change.record)));
   return absl::OkStatus();
+}
+
+absl::Status Ledger::Bury(Store& store, const std::string& id) {
+  CADRE_RETURN_IF_ERROR(store.BuryJob(id));
+  const RecordPtr previous = Find(id);
+  before_group_.emplace(id, previous);
+  Replace(id, previous, nullptr);
+  return absl::OkStatus();
+}
+
+void Ledger::Replace(const std::string& id, const RecordPtr& before,
+                     const RecordPtr& after) {
+  const auto add = [this](const RecordPtr& record, int count) {
+    if (record == nullptr) return;
+    by_state_[record->job().state()] += count;
+    if (record->job().has_queue_reason()) {
+      by_reason_[record->job().queue_reason().code()] += count;
+    }
+  };
+  add(before, -1);
+  add(after, 1);
+  if (after == nullptr) {
+    jobs_.erase(id);
+  } else {
+    jobs_[id] = after;
+  }
+  if (after == nullptr || IsTerminal(after->job().state())) {
+    live_.erase(id);
+  } else {
+    live_[id] = after;
+  }
 }
 
 void Ledger::Count(const v1::Job& before, const v1::Job& after) {
@@ -166,34 +198,31 @@ void Ledger::Count(const v1::Job& before, const v1::Job& after) {
 }
 
 void Ledger::ShowCounts() {
-  std::map<std::string, int> by_state, by_reason;
   for (int state = v1::JOB_STATE_VALIDATING; state <= v1::JOB_STATE_CANCELLED;
        ++state) {
-    by_state[StateName(static_cast<v1::JobState>(state))] = 0;
-  }
-  for (const auto& [id, record] : jobs_) {
-    ++by_state[StateName(record->job().state())];
-    if (record->job().has_queue_reason()) {
-      ++by_reason[record->job().queue_reason().code()];
-    }
-  }
-  for (const auto& [state, count] : by_state) {
-    metrics_->Gauge(metric::kJobs, {{"state", state}}).Set(count);
+    const auto value = static_cast<v1::JobState>(state);
+    metrics_->Gauge(metric::kJobs, {{"state", StateName(value)}})
+        .Set(by_state_[value]);
   }
   for (const char* reason :
        {"WAITING_FOR_WORKERS", "NO_ELIGIBLE_WORKERS", "BEHIND_HIGHER_PRIORITY",
         "HELD_FOR_LARGER_JOB", "WAITING_FOR_REPLACEMENT", "RETRY_BACKOFF",
         "COORDINATOR_WARMING_UP"}) {
     metrics_->Gauge(metric::kQueueJobs, {{"reason", reason}})
-        .Set(by_reason[reason]);
+        .Set(by_reason_[reason]);
   }
 }
 
 void Ledger::Publish() {
   if (before_group_.empty()) return;
   std::vector<RecordPtr> changed;
+  std::vector<std::string> gone;
   for (const auto& [id, before] : before_group_) {
-    const RecordPtr& after = jobs_.at(id);
+    const RecordPtr after = Find(id);
+    if (after == nullptr) {
+      gone.push_back(id);
+      continue;
+    }
     changed.push_back(after);
     Count(before == nullptr ? v1::Job() : before->job(), after->job());
     if (IsTerminal(after->job().state())) {
@@ -202,16 +231,12 @@ void Ledger::Publish() {
   }
   before_group_.clear();
   ShowCounts();
-  table_->Publish(changed);
+  table_->Publish(changed, gone);
 }
 
 void Ledger::Rollback() {
   for (const auto& [id, before] : before_group_) {
-    if (before == nullptr) {
-      jobs_.erase(id);
-    } else {
-      jobs_[id] = before;
-    }
+    Replace(id, Find(id), before);
   }
   before_group_.clear();
 }

@@ -43,6 +43,8 @@ class Ledger {
 
   RecordPtr Find(const std::string& id) const;
   const std::map<std::string, RecordPtr>& jobs() const { return jobs_; }
+  // Those that have not ended: what a round of judging looks at.
+  const std::map<std::string, RecordPtr>& live() const { return live_; }
   int64_t NextSequence() const { return last_sequence_ + 1; }
 
   // Moves the job by the table of job.h: state, times, STATE_CHANGED event. The
@@ -53,17 +55,26 @@ class Ledger {
   // Writes the record and its events and makes them the working state.
   absl::Status Save(Store& store, JobChange change);
 
+  // Removes an ended job for good.
+  absl::Status Bury(Store& store, const std::string& id);
+
   void Publish();
   void Rollback();
 
  private:
   void Count(const v1::Job& before, const v1::Job& after);
+  // Keeps live_ and the gauges' counts in step with jobs_; null: no job.
+  void Replace(const std::string& id, const RecordPtr& before,
+               const RecordPtr& after);
   void ShowCounts();
 
   JobTable* const table_;
   Clock* const clock_;
   MetricsRegistry* const metrics_;
   std::map<std::string, RecordPtr> jobs_;
+  std::map<std::string, RecordPtr> live_;
+  std::map<v1::JobState, int> by_state_;
+  std::map<std::string, int> by_reason_;
   std::map<std::string, RecordPtr> before_group_;  // null: did not exist
   int64_t last_sequence_ = 0;
 };

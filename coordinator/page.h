@@ -4,13 +4,13 @@
 // Pages and filters of list calls. Pure; thread-safe.
 
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
 #include "cadre/v1/job.pb.h"
 #include "cadre/v1/job_service.pb.h"
+#include "coordinator/filter.h"
 #include "coordinator/job_table.h"
 
 namespace cadre::coordinator {
@@ -25,9 +25,8 @@ std::string MakePageToken(absl::string_view position, absl::string_view query);
 absl::StatusOr<std::string> ReadPageToken(absl::string_view token,
                                           absl::string_view query);
 
-// Comparisons joined by AND over state, owner, priority, label.K, create_time
-// and queue_reason, for example
-//   state = RUNNING AND priority >= 50 AND label.team = "nlp"
+// What jobs can be filtered by: state, owner, priority, label.K, create_time,
+// queue_reason.
 class JobFilter {
  public:
   // FILTER_INVALID with the column of the problem.
@@ -35,19 +34,17 @@ class JobFilter {
   bool Matches(const v1::Job& job) const;
 
  private:
-  enum class Op { kEq, kNe, kLt, kLe, kGt, kGe };
-  struct Term {
-    std::string field;
-    Op op = Op::kEq;
-    std::string value;
-    int64_t number = 0;  // of state, priority; nanoseconds of create_time
-  };
-  std::vector<Term> terms_;
+  explicit JobFilter(Filter filter) : filter_(std::move(filter)) {}
+  Filter filter_;
 };
 
 // ListJobs over the committed jobs: newest first, keyset pages.
 absl::StatusOr<v1::ListJobsResponse> ListJobs(
     const JobTable& table, const v1::ListJobsRequest& request);
+
+// Committed checkpoints of a job, newest first. JOB_NOT_FOUND.
+absl::StatusOr<v1::ListCheckpointsResponse> ListCheckpoints(
+    const JobTable& table, const v1::ListCheckpointsRequest& request);
 
 }  // namespace cadre::coordinator
 

@@ -45,6 +45,27 @@ CREATE TABLE workers(
 -- Ids are never reused, not even after deletion.
 CREATE TABLE tombstones(id TEXT PRIMARY KEY) STRICT;
 )sql",
+    R"sql(
+CREATE INDEX requests_by_time ON requests(created);
+-- Times are Unix nanoseconds.
+ALTER TABLE workers ADD COLUMN drain_mode INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE workers ADD COLUMN drain_since INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE workers ADD COLUMN drain_until INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE audit(
+  sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+  time INTEGER NOT NULL,
+  principal TEXT NOT NULL,
+  peer TEXT NOT NULL,
+  method TEXT NOT NULL,
+  target TEXT NOT NULL,
+  outcome TEXT NOT NULL
+) STRICT;
+-- Where the events of a job begin once the oldest were removed.
+CREATE TABLE trimmed(
+  job_id TEXT PRIMARY KEY,
+  last_sequence INTEGER NOT NULL
+) STRICT;
+)sql",
 };
 
 }  // namespace

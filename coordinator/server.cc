@@ -20,7 +20,9 @@
 #include "base/status_macros.h"
 #include "base/timeouts.h"
 #include "coordinator/control.h"
+#include "coordinator/gate.h"
 #include "coordinator/journal.h"
+#include "coordinator/series.h"
 #include "coordinator/services.h"
 #include "coordinator/watch.h"
 
@@ -44,6 +46,8 @@ std::string AbsolutePath(const std::string& path) {
 
 struct Server::Impl {
   std::unique_ptr<Journal> journal;
+  std::unique_ptr<SeriesStore> series;
+  Gate gate;
   std::unique_ptr<Control> control;
   std::unique_ptr<WatchHub> watches;
   std::vector<std::unique_ptr<grpc::Service>> services;
@@ -138,11 +142,14 @@ absl::StatusOr<Server> Server::Start(const ServerOptions& options) {
                                         .ids = options.ids,
                                         .metrics = options.metrics}));
   CADRE_ASSIGN_OR_RETURN(Database reader, impl->journal->OpenReader());
+  CADRE_ASSIGN_OR_RETURN(
+      impl->series, SeriesStore::Open(absl::StrCat(state_dir, "/series.db")));
   ControlOptions control{
       .clock = options.clock,
       .ids = options.ids,
       .metrics = options.metrics,
       .data = options.data,
+      .series = impl->series.get(),
       .timeouts = timeouts,
       .outputs_dir = AbsolutePath(
           Or(config.outputs_dir(), absl::StrCat(state_dir, "/outputs"))),
@@ -165,6 +172,7 @@ absl::StatusOr<Server> Server::Start(const ServerOptions& options) {
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   const ServiceDeps deps{.control = impl->control.get(),
                          .watches = impl->watches.get(),
+                         .gate = &impl->gate,
                          .metrics = options.metrics,
                          .clock = options.clock};
   impl->services.push_back(MakeJobService(deps));

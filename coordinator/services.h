@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/metrics/registry.h"
 #include "coordinator/control.h"
+#include "coordinator/gate.h"
 #include "coordinator/watch.h"
 
 namespace grpc {
@@ -20,6 +21,7 @@ namespace cadre::coordinator {
 struct ServiceDeps {
   Control* control = nullptr;
   WatchHub* watches = nullptr;
+  Gate* gate = nullptr;
   MetricsRegistry* metrics = nullptr;
   Clock* clock = nullptr;
 };

@@ -53,6 +53,11 @@ Statement& Statement::Bind(int parameter, const std::string& value) {
   return *this;
 }
 
+Statement& Statement::BindReal(int parameter, double value) {
+  bind_error_ |= sqlite3_bind_double(get(), parameter, value);
+  return *this;
+}
+
 Statement& Statement::BindBlob(int parameter, const std::string& value) {
   bind_error_ |= sqlite3_bind_blob64(get(), parameter, value.data(),
                                      value.size(), SQLITE_TRANSIENT);
@@ -83,6 +88,10 @@ void Statement::Reset() {
 
 int64_t Statement::Int(int column) const {
   return sqlite3_column_int64(get(), column);
+}
+
+double Statement::Real(int column) const {
+  return sqlite3_column_double(get(), column);
 }
 
 std::string Statement::Text(int column) const {

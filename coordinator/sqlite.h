@@ -24,6 +24,7 @@ class Statement {
 
   Statement& Bind(int parameter, int64_t value);
   Statement& Bind(int parameter, const std::string& value);  // TEXT
+  Statement& BindReal(int parameter, double value);
   Statement& BindBlob(int parameter, const std::string& value);
 
   // True: a row is there. False: done; the statement is ready for new values.
@@ -33,6 +34,7 @@ class Statement {
   void Reset();
 
   int64_t Int(int column) const;
+  double Real(int column) const;
   std::string Text(int column) const;  // also BLOB
 
   sqlite3_stmt* get() const { return stmt_.get(); }

@@ -142,25 +142,35 @@ absl::Status Store::PutWorker(const WorkerRow& row) {
   CADRE_ASSIGN_OR_RETURN(
       Statement * put,
       Cached("INSERT OR REPLACE INTO workers(id, admin_state, reason, "
-             "last_incarnation) VALUES(?, ?, ?, ?)"));
+             "last_incarnation, drain_mode, drain_since, drain_until) "
+             "VALUES(?, ?, ?, ?, ?, ?, ?)"));
   return put->Bind(1, row.id)
       .Bind(2, int64_t{row.admin_state})
       .Bind(3, row.reason)
       .Bind(4, row.last_incarnation)
+      .Bind(5, int64_t{row.drain_mode})
+      .Bind(6, row.drain_since)
+      .Bind(7, row.drain_until)
       .Run();
 }
 
 absl::StatusOr<std::vector<WorkerRow>> Store::LoadWorkers() {
   CADRE_ASSIGN_OR_RETURN(
       Statement query,
-      db_->Prepare("SELECT id, admin_state, reason, last_incarnation FROM "
-                   "workers ORDER BY id"));
+      db_->Prepare("SELECT id, admin_state, reason, last_incarnation, "
+                   "drain_mode, drain_since, drain_until FROM workers ORDER "
+                   "BY id"));
   std::vector<WorkerRow> rows;
   while (true) {
     CADRE_ASSIGN_OR_RETURN(const bool row, query.Step());
     if (!row) return rows;
-    rows.push_back({query.Text(0), static_cast<int>(query.Int(1)),
-                    query.Text(2), query.Text(3)});
+    rows.push_back({.id = query.Text(0),
+                    .admin_state = static_cast<int>(query.Int(1)),
+                    .reason = query.Text(2),
+                    .last_incarnation = query.Text(3),
+                    .drain_mode = static_cast<int>(query.Int(4)),
+                    .drain_since = query.Int(5),
+                    .drain_until = query.Int(6)});
   }
 }
 

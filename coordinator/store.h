@@ -29,6 +29,16 @@ struct WorkerRow {
   int admin_state = 0;  // v1::Worker::AdminState
   std::string reason;
   std::string last_incarnation;
+  // While DRAINING: v1::DrainRequest::Mode, and Unix nanoseconds.
+  int drain_mode = 0;
+  int64_t drain_since = 0;
+  int64_t drain_until = 0;
+};
+
+struct AuditRow {
+  int64_t sequence = 0;
+  int64_t time_ns = 0;
+  std::string principal, peer, method, target, outcome;
 };
 
 class Store {
@@ -44,11 +54,15 @@ class Store {
   absl::Status PutJob(const std::string& id,
                       const state::v1::JobRecord& record);
   absl::StatusOr<std::vector<state::v1::JobRecord>> LoadJobs();
+  // The job, its events and their mark; its id stays as a tombstone.
+  absl::Status BuryJob(const std::string& id);
 
   absl::Status PutRequest(const RequestRow& row);
   absl::StatusOr<std::optional<RequestRow>> FindRequest(
       const std::string& principal, const std::string& method,
       const std::string& request_id);
+  // Requests made before that time whose job is gone.
+  absl::Status TrimRequests(int64_t before_seconds);
   absl::StatusOr<bool> IsTombstone(const std::string& id);
 
   // Returns the event's sequence.
@@ -57,9 +71,18 @@ class Store {
   // Events of a job after a sequence, oldest first, with their sequences.
   absl::StatusOr<std::vector<v1::Event>> ReadEvents(const std::string& job_id,
                                                     int64_t after, int limit);
+  // Removes all but the newest `keep` events of a job.
+  absl::Status TrimEvents(const std::string& job_id, int64_t keep);
+  // Sequence of the newest event that was removed; 0: none.
+  absl::StatusOr<int64_t> TrimmedUpTo(const std::string& job_id);
 
   absl::Status PutWorker(const WorkerRow& row);
   absl::StatusOr<std::vector<WorkerRow>> LoadWorkers();
+
+  absl::Status AppendAudit(const AuditRow& row);
+  // Newest first, below a sequence.
+  absl::StatusOr<std::vector<AuditRow>> ReadAudit(int64_t below, int limit);
+  absl::Status TrimAudit(int64_t before_ns);
 
  private:
   absl::StatusOr<Statement*> Cached(const char* sql);

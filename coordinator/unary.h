@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/metrics/registry.h"
 #include "base/rpc/grpc_status.h"
+#include "coordinator/services.h"
 
 namespace cadre::coordinator {
 
@@ -48,6 +49,25 @@ std::function<void(absl::StatusOr<Response>)> Finisher(
     if (result.ok()) *response = *std::move(result);
     reactor->Finish(status);
   };
+}
+
+// Lets the caller in, then runs `call` with it and the function that finishes
+// the RPC.
+template <typename Response, typename Call>
+grpc::ServerUnaryReactor* Serve(const ServiceDeps& deps,
+                                grpc::CallbackServerContext* context,
+                                const char* method, Response* response,
+                                Call call) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  auto done =
+      Finisher<Response>({deps.metrics, deps.clock}, method, reactor, response);
+  const absl::StatusOr<Caller> caller = deps.gate->Admit(*context, method);
+  if (caller.ok()) {
+    call(*caller, std::move(done));
+  } else {
+    done(caller.status());
+  }
+  return reactor;
 }
 
 }  // namespace cadre::coordinator

@@ -122,6 +122,19 @@ void WatchHub::Run() {
   }
 }
 
+absl::Status WatchHub::CheckGap(const std::string& id, int64_t after) {
+  auto trimmed = store_.TrimmedUpTo(id);
+  if (!trimmed.ok()) return trimmed.status();
+  // From 0 a watch begins with a snapshot, which stands for what is gone.
+  if (after == 0 || after >= *trimmed) return absl::OkStatus();
+  return Error(
+      absl::StatusCode::kOutOfRange, "SEQUENCE_TRIMMED",
+      absl::StrCat("events of jobs/", id, " up to sequence ", *trimmed,
+                   " are no longer kept, and you have those up to ", after,
+                   ": get the job, then watch after ", *trimmed),
+      {{"oldest_sequence", absl::StrCat(*trimmed)}});
+}
+
 bool WatchHub::Advance(int64_t key, Watch& watch) {
   if (watch.cancelled) {
     watch.sink->End(absl::CancelledError("the reader has left"));
@@ -152,6 +165,10 @@ bool WatchHub::Advance(int64_t key, Watch& watch) {
   if (!watch.started) {
     watch.started = true;
     watch.cursor = watch.request.after_sequence();
+    if (const absl::Status gap = CheckGap(id, watch.cursor); !gap.ok()) {
+      watch.sink->End(gap);
+      return false;
+    }
     if (watch.cursor == 0) {
       *message.mutable_snapshot() = table_->View(*record, false);
       message.set_sequence(record->job().last_sequence());
@@ -161,8 +178,11 @@ bool WatchHub::Advance(int64_t key, Watch& watch) {
   // Read after the record: whatever it knows of is then in the table.
   if (watch.pending.empty() && watch.cursor < record->job().last_sequence()) {
     auto events = store_.ReadEvents(id, watch.cursor, kEventsPerRead);
-    if (!events.ok()) {
-      watch.sink->End(events.status());
+    // After the read: what was trimmed before it is then known.
+    const absl::Status gap =
+        events.ok() ? CheckGap(id, watch.cursor) : events.status();
+    if (!gap.ok()) {
+      watch.sink->End(gap);
       return false;
     }
     watch.pending.assign(events->begin(), events->end());

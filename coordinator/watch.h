@@ -58,6 +58,8 @@ class WatchHub {
  private:
   struct Watch;
   void Run();
+  // SEQUENCE_TRIMMED if events after that sequence are no longer kept.
+  absl::Status CheckGap(const std::string& id, int64_t after);
   // One step of a watch; false when it has ended.
   bool Advance(int64_t key, Watch& watch);
 

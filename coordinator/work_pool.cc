@@ -19,17 +19,27 @@ WorkPool::WorkPool(int num_threads, int nice) {
 }
 
 WorkPool::~WorkPool() {
+  std::deque<Item> left;
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
-    queue_.clear();
+    left.swap(queue_);
+  }
+  for (Item& item : left) {
+    if (item.dropped) item.dropped();
   }
   for (std::thread& thread : threads_) thread.join();
 }
 
-void WorkPool::Add(std::function<void()> work) {
-  absl::MutexLock lock(&mutex_);
-  if (!stopping_) queue_.push_back(std::move(work));
+void WorkPool::Add(std::function<void()> work, std::function<void()> dropped) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!stopping_) {
+      queue_.push_back({std::move(work), std::move(dropped)});
+      return;
+    }
+  }
+  if (dropped) dropped();
 }
 
 void WorkPool::Run() {
@@ -42,7 +52,7 @@ void WorkPool::Run() {
       };
       mutex_.Await(absl::Condition(&ready));
       if (stopping_) return;
-      work = std::move(queue_.front());
+      work = std::move(queue_.front().work);
       queue_.pop_front();
     }
     work();

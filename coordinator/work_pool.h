@@ -22,13 +22,17 @@ class WorkPool {
   WorkPool(const WorkPool&) = delete;
   WorkPool& operator=(const WorkPool&) = delete;
 
-  void Add(std::function<void()> work);
+  // `dropped` is called instead of `work` if the pool ends first.
+  void Add(std::function<void()> work, std::function<void()> dropped = nullptr);
 
  private:
   void Run();
 
   absl::Mutex mutex_;
-  std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
+  struct Item {
+    std::function<void()> work, dropped;
+  };
+  std::deque<Item> queue_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };

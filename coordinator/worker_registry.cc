@@ -1,5 +1,7 @@
 #include "coordinator/worker_registry.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace cadre::coordinator {
@@ -49,7 +51,7 @@ WorkerRegistry::Admission WorkerRegistry::Observe(
   }
   view.last = request;
   view.last.clear_reports();
-  view.reporting = request.reports_size() > 0;
+  view.reporting = HasDurableReports(request);
   view.last_sync = now;
   view.last_sync_time = wall;
   view.unreachable_counted = false;
@@ -96,6 +98,14 @@ bool WorkerRegistry::AllSilent(absl::Duration now) const {
     if (now - view.last_sync < lease_ttl_) return false;
   }
   return workers_.size() > 1;
+}
+
+bool HasDurableReports(const v1::SyncRequest& request) {
+  return std::any_of(request.reports().begin(), request.reports().end(),
+                     [](const v1::Report& report) {
+                       return !report.has_scalars() &&
+                              !report.has_expert_loads();
+                     });
 }
 
 v1::Worker::State ReportedState(const v1::SyncRequest& request) {

@@ -23,7 +23,7 @@ struct WorkerView {
   std::string id;
   std::string incarnation;
   v1::SyncRequest last;    // without its reports
-  bool reporting = false;  // it had some: they may not be committed yet
+  bool reporting = false;  // of state; it may not be committed yet
   absl::Duration last_sync;
   absl::Time last_sync_time;
   // When step or collective_seq last grew.
@@ -71,6 +71,9 @@ class WorkerRegistry {
   // "worker_id incarnation" of processes that were replaced.
   std::set<std::string> retired_ ABSL_GUARDED_BY(mutex_);
 };
+
+// Has reports of state, which must be committed; values over steps are none.
+bool HasDurableReports(const v1::SyncRequest& request);
 
 // The state of a worker as ListWorkers shows it.
 v1::Worker::State ReportedState(const v1::SyncRequest& request);

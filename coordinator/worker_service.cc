@@ -9,21 +9,19 @@ namespace {
 
 class WorkerServiceImpl final : public v1::WorkerService::CallbackService {
  public:
-  explicit WorkerServiceImpl(const ServiceDeps& deps)
-      : deps_(deps), metrics_{deps.metrics, deps.clock} {}
+  explicit WorkerServiceImpl(const ServiceDeps& deps) : deps_(deps) {}
 
   grpc::ServerUnaryReactor* Sync(grpc::CallbackServerContext* context,
                                  const v1::SyncRequest* request,
                                  v1::SyncResponse* response) override {
-    auto* reactor = context->DefaultReactor();
-    deps_.control->Sync(*request,
-                        Finisher(metrics_, "Sync", reactor, response));
-    return reactor;
+    return Serve(deps_, context, "Sync", response,
+                 [&](const Caller&, auto done) {
+                   deps_.control->Sync(*request, std::move(done));
+                 });
   }
 
  private:
   const ServiceDeps deps_;
-  const CallMetrics metrics_;
 };
 
 }  // namespace
