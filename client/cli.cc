@@ -16,6 +16,7 @@ constexpr char kDefaultAddress[] = "127.0.0.1:8470";
 
 struct Globals {
   std::string address = kDefaultAddress;
+  std::string ca_file, certificate_file, key_file, token_file;
   double timeout_seconds = 10;
   bool json = false, no_color = false, quiet = false;
 };
@@ -24,6 +25,17 @@ void AddGlobals(CLI::App* app, Globals* globals) {
   app->add_option("--address", globals->address, "Coordinator, host:port")
       ->envname("CADRE_ADDRESS")
       ->capture_default_str();
+  app->add_option("--ca", globals->ca_file,
+                  "Certificate of the coordinator's authority (PEM); without "
+                  "it plaintext, to loopback only")
+      ->envname("CADRE_CA");
+  app->add_option("--cert", globals->certificate_file, "Your certificate (PEM)")
+      ->envname("CADRE_CERT");
+  app->add_option("--key", globals->key_file, "Its private key (PEM)")
+      ->envname("CADRE_KEY");
+  app->add_option("--token-file", globals->token_file,
+                  "File with your token; never the token itself")
+      ->envname("CADRE_TOKEN_FILE");
   app->add_option("--timeout", globals->timeout_seconds,
                   "Seconds to wait for an answer")
       ->envname("CADRE_TIMEOUT")
@@ -65,7 +77,12 @@ struct Arguments {
   SubmitArgs submit;
   ValidateArgs validate;
   ListArgs list;
-  std::string job, reason;
+  std::string job, reason, worker, filter, path;
+  int limit = 100;
+  ResumeArgs resume;
+  SeriesArgs series;
+  ExpertsArgs experts;
+  DrainArgs drain;
   InspectArgs inspect;
   ExportArgs export_args;
   bool merge = false;
@@ -115,12 +132,98 @@ void AddJobCommands(Arguments* args, Commands* commands) {
       "cancel", "End a job; its checkpoints stay",
       [args](const Context& x) { return Cancel(x, args->job, args->reason); })
       ->add_option("--reason", args->reason, "Kept in the event");
+  add_one(
+      "pause", "Give the workers back, after a save; resume goes on from it",
+      [args](const Context& x) { return Pause(x, args->job, args->reason); })
+      ->add_option("--reason", args->reason, "Kept in the event");
+  c = add_one("resume", "Queue a paused job again", [args](const Context& x) {
+    args->resume.job = args->job;
+    args->resume.reason = args->reason;
+    return Resume(x, args->resume);
+  });
+  c->add_option("--reason", args->reason, "Kept in the event");
+  c->add_option("--priority", args->resume.priority, "New priority")
+      ->check(CLI::Range(0, 100));
+  add_one(
+      "delete", "Forget an ended job; its files stay",
+      [args](const Context& x) { return Delete(x, args->job, args->reason); })
+      ->add_option("--reason", args->reason, "Kept in the log");
+}
+
+void AddListCommands(Arguments* args, Commands* commands) {
+  const auto add_one = [&](const char* name, const char* help, Run run) {
+    CLI::App* command = commands->Add(name, help, std::move(run));
+    command->add_option("job", args->job, "Job id")->required();
+    return command;
+  };
+  add_one("layout", "The layout a job runs with",
+          [args](const Context& x) { return Plan(x, args->job); });
+  add_one("checkpoints", "Committed checkpoints of a job, newest first",
+          [args](const Context& x) { return Checkpoints(x, args->job); });
+  add_one("artifacts", "Results of a job",
+          [args](const Context& x) { return Artifacts(x, args->job); });
+  CLI::App* c = add_one("series", "Loss and other values over the steps",
+                        [args](const Context& x) {
+                          args->series.job = args->job;
+                          return Series(x, args->series);
+                        });
+  c->add_option("names", args->series.names, "Series wanted; all by default");
+  c->add_option("--from", args->series.from, "First step");
+  c->add_option("--to", args->series.to, "Last step");
+  c->add_option("--max-points", args->series.max_points, "Up to 5000 a series");
+  c = add_one("experts", "Tokens per expert of a job",
+              [args](const Context& x) {
+                args->experts.job = args->job;
+                return Experts(x, args->experts);
+              });
+  c->add_flag("--cumulative", args->experts.cumulative,
+              "All steps, not the newest ones only");
+  c->add_option("--layers", args->experts.layers, "These layers only")
+      ->delimiter(',');
+}
+
+void AddOperatorCommands(Arguments* args, Commands* commands) {
+  CLI::App* c = commands->Add(
+      "workers", "Registered workers",
+      [args](const Context& x) { return Workers(x, args->filter); });
+  c->add_option("--filter", args->filter, "For example: state = IDLE");
+  const auto add_one = [&](const char* name, const char* help, Run run) {
+    CLI::App* command = commands->Add(name, help, std::move(run));
+    command->add_option("worker", args->worker, "Worker id")->required();
+    command->add_option("--reason", args->reason, "Shown with the worker");
+    return command;
+  };
+  add_one("cordon", "Give a worker no new job", [args](const Context& x) {
+    return Cordon(x, args->worker, args->reason);
+  });
+  add_one("uncordon", "Undo cordon and drain", [args](const Context& x) {
+    return Uncordon(x, args->worker, args->reason);
+  });
+  c = add_one("drain", "Cordon a worker and move its job to others",
+              [args](const Context& x) {
+                args->drain.worker = args->worker;
+                args->drain.reason = args->reason;
+                return Drain(x, args->drain);
+              });
+  c->add_flag("--at-checkpoint", args->drain.at_checkpoint,
+              "Wait for the next periodic save");
+  c->add_option("--deadline", args->drain.deadline_seconds,
+                "Seconds to wait for that save")
+      ->check(CLI::PositiveNumber);
+  c->add_flag("--wait", args->drain.wait, "Until the worker holds no job");
+  c = commands->Add("backup", "Copy the coordinator's state and check the copy",
+                    [args](const Context& x) { return Backup(x, args->path); });
+  c->add_option("path", args->path,
+                "File on the coordinator's machine; by default the next of "
+                "its backup folder");
+  c = commands->Add("audit", "Who changed what, newest first",
+                    [args](const Context& x) { return Audit(x, args->limit); });
+  c->add_option("--limit", args->limit, "At most this many")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
 }
 
 void AddOtherCommands(Arguments* args, Commands* commands, CLI::App* app) {
-  commands->Add("workers", "Registered workers",
-                [](const Context& x) { return Workers(x); });
-
   CLI::App* c = commands->Add(
       "inspect", "Structure of a model directory",
       [args](const Context& x) { return Inspect(x, args->inspect); });
@@ -185,6 +288,8 @@ int RunCli(int argc, char** argv) {
   Commands commands(&app);
   Arguments arguments;
   AddJobCommands(&arguments, &commands);
+  AddListCommands(&arguments, &commands);
+  AddOperatorCommands(&arguments, &commands);
   AddOtherCommands(&arguments, &commands, &app);
   app.footer(
       "Exit codes: 0 ok, 1 job failed, 2 usage, 3 not found, 4 job file or "
@@ -197,6 +302,10 @@ int RunCli(int argc, char** argv) {
   }
   Context context;
   context.address = globals.address;
+  context.ca_file = globals.ca_file;
+  context.certificate_file = globals.certificate_file;
+  context.key_file = globals.key_file;
+  context.token_file = globals.token_file;
   context.timeout = absl::Seconds(globals.timeout_seconds);
   context.json = globals.json;
   context.quiet = globals.quiet;

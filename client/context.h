@@ -18,13 +18,19 @@ namespace cadre::client {
 
 struct Context {
   std::string address;
+  std::string ca_file, certificate_file, key_file, token_file;
   absl::Duration timeout = absl::Seconds(10);
   bool json = false;
   bool quiet = false;
   Terminal terminal;
 
   JobClientOptions client_options() const {
-    return {.address = address, .timeout = timeout};
+    return {.address = address,
+            .ca_file = ca_file,
+            .certificate_file = certificate_file,
+            .key_file = key_file,
+            .token_file = token_file,
+            .timeout = timeout};
   }
 
   // To stdout.

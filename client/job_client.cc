@@ -23,6 +23,16 @@ namespace {
 constexpr absl::Duration kFirstPause = absl::Milliseconds(200);
 constexpr absl::Duration kLongestPause = absl::Seconds(5);
 
+// A verb's request, under an id that its retries share.
+template <typename Request>
+Request Verb(const std::string& name, const std::string& reason) {
+  Request request;
+  request.set_name(name);
+  request.set_request_id(NewUuid());
+  request.set_reason(reason);
+  return request;
+}
+
 }  // namespace
 
 struct JobClient::Impl {
@@ -59,6 +69,20 @@ struct JobClient::Impl {
     }
   }
 
+  // The same for a method of a stub: its response or its error.
+  template <typename Stub, typename Request, typename Response>
+  absl::StatusOr<Response> Call(
+      const std::unique_ptr<Stub>& stub,
+      grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                   Response*),
+      const Request& request) {
+    Response response;
+    CADRE_RETURN_IF_ERROR(Unary([&](grpc::ClientContext* context) {
+      return ((*stub).*method)(context, request, &response);
+    }));
+    return response;
+  }
+
   JobClientOptions options;
   std::unique_ptr<v1::JobService::Stub> jobs;
   std::unique_ptr<v1::AdminService::Stub> admin;
@@ -70,10 +94,14 @@ struct JobClient::Impl {
 
 absl::StatusOr<std::unique_ptr<JobClient>> JobClient::Connect(
     JobClientOptions options) {
-  // Plaintext is accepted on loopback addresses only.
   CADRE_ASSIGN_OR_RETURN(
       std::shared_ptr<grpc::Channel> channel,
-      OpenChannel({.address = options.address, .insecure = true}));
+      OpenChannel({.address = options.address,
+                   .insecure = options.ca_file.empty(),
+                   .ca_file = options.ca_file,
+                   .certificate_file = options.certificate_file,
+                   .key_file = options.key_file,
+                   .token_file = options.token_file}));
   return std::unique_ptr<JobClient>(
       new JobClient(std::make_unique<Impl>(std::move(options), channel)));
 }
@@ -125,32 +153,160 @@ absl::StatusOr<std::vector<v1::Job>> JobClient::List(const std::string& filter,
 
 absl::StatusOr<v1::Job> JobClient::Cancel(const std::string& job,
                                           const std::string& reason) {
-  v1::CancelJobRequest request;
-  request.set_name(JobName(job));
-  request.set_request_id(NewUuid());
-  request.set_reason(reason);
-  v1::CancelJobResponse response;
-  CADRE_RETURN_IF_ERROR(impl_->Unary([&](grpc::ClientContext* context) {
-    return impl_->jobs->CancelJob(context, request, &response);
-  }));
+  CADRE_ASSIGN_OR_RETURN(
+      v1::CancelJobResponse response,
+      impl_->Call(impl_->jobs, &v1::JobService::Stub::CancelJob,
+                  Verb<v1::CancelJobRequest>(JobName(job), reason)));
   return std::move(*response.mutable_job());
 }
 
-absl::StatusOr<std::vector<v1::Worker>> JobClient::ListWorkers() {
-  std::vector<v1::Worker> workers;
-  std::string token;
+absl::StatusOr<v1::Job> JobClient::Pause(const std::string& job,
+                                         const std::string& reason) {
+  CADRE_ASSIGN_OR_RETURN(
+      v1::PauseJobResponse response,
+      impl_->Call(impl_->jobs, &v1::JobService::Stub::PauseJob,
+                  Verb<v1::PauseJobRequest>(JobName(job), reason)));
+  return std::move(*response.mutable_job());
+}
+
+absl::StatusOr<v1::Job> JobClient::Resume(const std::string& job,
+                                          const std::string& reason,
+                                          std::optional<int> priority) {
+  auto request = Verb<v1::ResumeJobRequest>(JobName(job), reason);
+  if (priority.has_value()) request.set_priority(*priority);
+  CADRE_ASSIGN_OR_RETURN(
+      v1::ResumeJobResponse response,
+      impl_->Call(impl_->jobs, &v1::JobService::Stub::ResumeJob, request));
+  return std::move(*response.mutable_job());
+}
+
+absl::Status JobClient::Delete(const std::string& job,
+                               const std::string& reason) {
+  return impl_
+      ->Call(impl_->jobs, &v1::JobService::Stub::DeleteJob,
+             Verb<v1::DeleteJobRequest>(JobName(job), reason))
+      .status();
+}
+
+absl::StatusOr<v1::Plan> JobClient::GetPlan(const std::string& job) {
+  v1::GetPlanRequest request;
+  request.set_name(JobName(job));
+  CADRE_ASSIGN_OR_RETURN(
+      v1::GetPlanResponse response,
+      impl_->Call(impl_->jobs, &v1::JobService::Stub::GetPlan, request));
+  return std::move(*response.mutable_plan());
+}
+
+absl::StatusOr<std::vector<v1::Checkpoint>> JobClient::ListCheckpoints(
+    const std::string& job) {
+  std::vector<v1::Checkpoint> checkpoints;
+  v1::ListCheckpointsRequest request;
+  request.set_parent(JobName(job));
+  request.set_page_size(1000);
   do {
-    v1::ListWorkersRequest request;
-    request.set_page_size(1000);
-    request.set_page_token(token);
-    v1::ListWorkersResponse response;
-    CADRE_RETURN_IF_ERROR(impl_->Unary([&](grpc::ClientContext* context) {
-      return impl_->admin->ListWorkers(context, request, &response);
-    }));
+    CADRE_ASSIGN_OR_RETURN(
+        v1::ListCheckpointsResponse response,
+        impl_->Call(impl_->jobs, &v1::JobService::Stub::ListCheckpoints,
+                    request));
+    checkpoints.insert(checkpoints.end(), response.checkpoints().begin(),
+                       response.checkpoints().end());
+    request.set_page_token(response.next_page_token());
+  } while (!request.page_token().empty());
+  return checkpoints;
+}
+
+absl::StatusOr<std::vector<v1::Artifact>> JobClient::ListArtifacts(
+    const std::string& job) {
+  v1::ListArtifactsRequest request;
+  request.set_parent(JobName(job));
+  CADRE_ASSIGN_OR_RETURN(
+      const v1::ListArtifactsResponse response,
+      impl_->Call(impl_->jobs, &v1::JobService::Stub::ListArtifacts, request));
+  return std::vector<v1::Artifact>(response.artifacts().begin(),
+                                   response.artifacts().end());
+}
+
+absl::StatusOr<v1::GetMetricsResponse> JobClient::GetMetrics(
+    v1::GetMetricsRequest request) {
+  request.set_name(JobName(request.name()));
+  return impl_->Call(impl_->jobs, &v1::JobService::Stub::GetMetrics, request);
+}
+
+absl::StatusOr<v1::GetExpertLoadsResponse> JobClient::GetExpertLoads(
+    v1::GetExpertLoadsRequest request) {
+  request.set_job(JobName(request.job()));
+  return impl_->Call(impl_->admin, &v1::AdminService::Stub::GetExpertLoads,
+                     request);
+}
+
+absl::StatusOr<std::vector<v1::Worker>> JobClient::ListWorkers(
+    const std::string& filter) {
+  std::vector<v1::Worker> workers;
+  v1::ListWorkersRequest request;
+  request.set_filter(filter);
+  request.set_page_size(1000);
+  do {
+    CADRE_ASSIGN_OR_RETURN(
+        v1::ListWorkersResponse response,
+        impl_->Call(impl_->admin, &v1::AdminService::Stub::ListWorkers,
+                    request));
     for (auto& w : *response.mutable_workers()) workers.push_back(std::move(w));
-    token = response.next_page_token();
-  } while (!token.empty());
+    request.set_page_token(response.next_page_token());
+  } while (!request.page_token().empty());
   return workers;
+}
+
+absl::StatusOr<v1::Worker> JobClient::Cordon(const std::string& worker,
+                                             const std::string& reason) {
+  CADRE_ASSIGN_OR_RETURN(
+      v1::CordonResponse response,
+      impl_->Call(impl_->admin, &v1::AdminService::Stub::Cordon,
+                  Verb<v1::CordonRequest>(WorkerName(worker), reason)));
+  return std::move(*response.mutable_worker());
+}
+
+absl::StatusOr<v1::Worker> JobClient::Uncordon(const std::string& worker,
+                                               const std::string& reason) {
+  CADRE_ASSIGN_OR_RETURN(
+      v1::UncordonResponse response,
+      impl_->Call(impl_->admin, &v1::AdminService::Stub::Uncordon,
+                  Verb<v1::UncordonRequest>(WorkerName(worker), reason)));
+  return std::move(*response.mutable_worker());
+}
+
+absl::StatusOr<v1::Worker> JobClient::Drain(v1::DrainRequest request) {
+  request.set_name(WorkerName(request.name()));
+  request.set_request_id(NewUuid());
+  CADRE_ASSIGN_OR_RETURN(
+      v1::DrainResponse response,
+      impl_->Call(impl_->admin, &v1::AdminService::Stub::Drain, request));
+  return std::move(*response.mutable_worker());
+}
+
+absl::StatusOr<v1::BackupStateResponse> JobClient::Backup(
+    const std::string& path) {
+  v1::BackupStateRequest request;
+  request.set_path(path);
+  return impl_->Call(impl_->admin, &v1::AdminService::Stub::BackupState,
+                     request);
+}
+
+absl::StatusOr<std::vector<v1::AuditRecord>> JobClient::ListAudit(int limit) {
+  std::vector<v1::AuditRecord> records;
+  v1::ListAuditRecordsRequest request;
+  do {
+    request.set_page_size(
+        std::min(limit - static_cast<int>(records.size()), 1000));
+    CADRE_ASSIGN_OR_RETURN(
+        v1::ListAuditRecordsResponse response,
+        impl_->Call(impl_->admin, &v1::AdminService::Stub::ListAuditRecords,
+                    request));
+    records.insert(records.end(), response.records().begin(),
+                   response.records().end());
+    request.set_page_token(response.next_page_token());
+  } while (!request.page_token().empty() &&
+           static_cast<int>(records.size()) < limit);
+  return records;
 }
 
 absl::Status JobClient::Watch(const WatchOptions& options) {
@@ -203,6 +359,12 @@ void JobClient::Interrupt() {
 
 std::string JobName(const std::string& job) {
   return absl::StartsWith(job, "jobs/") ? job : absl::StrCat("jobs/", job);
+}
+
+std::string WorkerName(const std::string& worker) {
+  return absl::StartsWith(worker, "workers/")
+             ? worker
+             : absl::StrCat("workers/", worker);
 }
 
 std::string JobId(const std::string& name) {

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,10 @@ namespace cadre::client {
 
 struct JobClientOptions {
   std::string address = "127.0.0.1:8470";
+  // In PEM. Without `ca_file` the connection is in plaintext, and to loopback
+  // addresses only.
+  std::string ca_file, certificate_file, key_file;
+  std::string token_file;  // sent with every call
   // Of one call, retries included.
   absl::Duration timeout = absl::Seconds(10);
   // A watch gives up after this long without contact.
@@ -45,7 +50,36 @@ class JobClient {
                                                    int limit);
   absl::StatusOr<cadre::v1::Job> Cancel(const std::string& job,
                                         const std::string& reason);
-  absl::StatusOr<std::vector<cadre::v1::Worker>> ListWorkers();
+  absl::StatusOr<cadre::v1::Job> Pause(const std::string& job,
+                                       const std::string& reason);
+  // nullopt: the priority stays.
+  absl::StatusOr<cadre::v1::Job> Resume(const std::string& job,
+                                        const std::string& reason,
+                                        std::optional<int> priority);
+  absl::Status Delete(const std::string& job, const std::string& reason);
+  absl::StatusOr<cadre::v1::Plan> GetPlan(const std::string& job);
+  // Newest first, all pages.
+  absl::StatusOr<std::vector<cadre::v1::Checkpoint>> ListCheckpoints(
+      const std::string& job);
+  absl::StatusOr<std::vector<cadre::v1::Artifact>> ListArtifacts(
+      const std::string& job);
+  absl::StatusOr<cadre::v1::GetMetricsResponse> GetMetrics(
+      cadre::v1::GetMetricsRequest request);
+  absl::StatusOr<cadre::v1::GetExpertLoadsResponse> GetExpertLoads(
+      cadre::v1::GetExpertLoadsRequest request);
+
+  absl::StatusOr<std::vector<cadre::v1::Worker>> ListWorkers(
+      const std::string& filter = "");
+  // `worker` is an id or "workers/{id}".
+  absl::StatusOr<cadre::v1::Worker> Cordon(const std::string& worker,
+                                           const std::string& reason);
+  absl::StatusOr<cadre::v1::Worker> Uncordon(const std::string& worker,
+                                             const std::string& reason);
+  absl::StatusOr<cadre::v1::Worker> Drain(cadre::v1::DrainRequest request);
+  absl::StatusOr<cadre::v1::BackupStateResponse> Backup(
+      const std::string& path);
+  // Newest first, at most `limit`.
+  absl::StatusOr<std::vector<cadre::v1::AuditRecord>> ListAudit(int limit);
 
   struct WatchOptions {
     std::string job;
@@ -69,6 +103,8 @@ class JobClient {
 
 // "jobs/{id}" for an id, unchanged for a name.
 std::string JobName(const std::string& job);
+// "workers/{id}" for an id, unchanged for a name.
+std::string WorkerName(const std::string& worker);
 // The id in "jobs/{id}".
 std::string JobId(const std::string& name);
 // A random UUID (version 4).

@@ -63,6 +63,22 @@ class AdminServiceImpl final : public v1::AdminService::CallbackService {
                  });
   }
 
+  Reactor* BackupState(Context* context, const v1::BackupStateRequest* request,
+                       v1::BackupStateResponse* response) override {
+    return Serve(deps_, context, "BackupState", response,
+                 [&](const Caller& caller, auto done) {
+                   deps_.control->Backup(caller, *request, std::move(done));
+                 });
+  }
+  Reactor* ListAuditRecords(Context* context,
+                            const v1::ListAuditRecordsRequest* request,
+                            v1::ListAuditRecordsResponse* response) override {
+    return Serve(deps_, context, "ListAuditRecords", response,
+                 [&](const Caller&, auto done) {
+                   deps_.control->ListAudit(*request, std::move(done));
+                 });
+  }
+
  private:
   template <typename Response>
   Reactor* Change(Context* context, Response* response,

@@ -107,6 +107,45 @@ std::optional<Verdict> JudgeLeases(const JobRecord& record,
   return std::nullopt;
 }
 
+// Everybody calls but nobody advances. A save may take longer than a step.
+std::optional<Verdict> JudgeHang(const JobRecord& record, const GangView& gang,
+                                 const Timeouts& timeouts) {
+  const v1::JobState state = record.job().state();
+  if (gang.warming_up ||
+      (state != v1::JOB_STATE_RUNNING && state != v1::JOB_STATE_FINALIZING)) {
+    return std::nullopt;
+  }
+  absl::Duration limit = timeouts.step_timeout;
+  int slowest = 0;
+  absl::Duration least = absl::InfiniteDuration();
+  for (size_t i = 0; i < gang.ranks.size(); ++i) {
+    const RankView& rank = gang.ranks[i];
+    // A rank that has done its part waits for orders, not for progress.
+    if (!rank.lease_live || !rank.holds || !rank.last.has_running() ||
+        rank.last.running().steps_done()) {
+      return std::nullopt;
+    }
+    const std::string& phase = rank.last.running().phase();
+    limit = std::max(limit, 5 * rank.longest_gap);
+    if (phase != "train") limit = std::max(limit, timeouts.checkpoint_timeout);
+    least = std::min(least, rank.stalled);
+    if (rank.last.running().collective_seq() <
+        gang.ranks[slowest].last.running().collective_seq()) {
+      slowest = static_cast<int>(i);
+    }
+  }
+  if (gang.ranks.empty() || least < limit) return std::nullopt;
+  return Verdict{.trigger = Trigger::kAttemptFailed,
+                 .cause = v1::FAILURE_CAUSE_COMMUNICATION,
+                 .rank = slowest,
+                 .detail = absl::StrCat(
+                     "no rank has advanced for ",
+                     absl::FormatDuration(absl::Trunc(least, absl::Seconds(1))),
+                     " (limit ", absl::FormatDuration(limit), "); ",
+                     WorkerOf(record, slowest), " is behind, at step ",
+                     gang.ranks[slowest].last.running().step())};
+}
+
 std::optional<Verdict> JudgeFailure(const JobRecord& record,
                                     const GangView& gang,
                                     const Timeouts& timeouts,
@@ -122,10 +161,15 @@ std::optional<Verdict> JudgeFailure(const JobRecord& record,
                         EndedWith(rank, v1::EndedState::RESULT_STOPPED))) {
       Verdict verdict = Lost(record, static_cast<int>(i),
                              "gave its assignment up without being asked to");
-      verdict.cause = v1::FAILURE_CAUSE_INTERNAL;
+      // With a save and unasked: it has not heard of a coordinator for
+      // orphan_limit.
+      verdict.cause = EndedWith(rank, v1::EndedState::RESULT_STOPPED)
+                          ? v1::FAILURE_CAUSE_COORDINATOR
+                          : v1::FAILURE_CAUSE_INTERNAL;
       return verdict;
     }
   }
+  if (auto verdict = JudgeHang(record, gang, timeouts)) return verdict;
   if (auto verdict = JudgeLeases(record, gang, timeouts, unreachable)) {
     return verdict;
   }
@@ -166,6 +210,7 @@ GangView MakeGangView(const JobRecord& record, const WorkerRegistry& registry,
     rank.lease_live = rank.known && view->lease_live;
     rank.silent = now - view->last_sync;
     rank.stalled = now - view->last_progress;
+    rank.longest_gap = view->longest_gap;
     rank.last = view->last;
     rank.reporting = view->reporting;
     rank.holds = rank.known &&
@@ -226,6 +271,13 @@ Verdict Judge(const JobRecord& record, const GangView& gang,
       return verdict;
     }
     case v1::JOB_STATE_PAUSING:
+      // Without one of the ranks there is no save to wait for.
+      if (JudgeLeases(record, gang, timeouts, &verdict.unreachable) ||
+          JudgeEnds(record, gang, timeouts)) {
+        verdict.trigger = Trigger::kStopped;
+        verdict.detail = "a rank was lost or failed before its save";
+        return verdict;
+      }
       // A save that is being reported must count before the job is let go.
       if ((AllStopped(gang) && !Reporting(gang)) ||
           gang.in_state > timeouts.checkpoint_timeout) {

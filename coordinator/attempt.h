@@ -27,8 +27,9 @@ struct RankView {
   bool let_go = false;     // took the attempt up, then spoke without it
   absl::Duration silent;   // since its last words, or the coordinator's start
   absl::Duration stalled;  // since its step or collective counter last grew
-  bool reporting = false;  // its last words had reports, not all committed
-  v1::SyncRequest last;    // meaningful when known
+  absl::Duration longest_gap;  // between two advances in this attempt
+  bool reporting = false;      // its last words had reports, not all committed
+  v1::SyncRequest last;        // meaningful when known
 };
 
 struct GangView {

@@ -163,6 +163,14 @@ absl::Status StartAttempt(Ledger& ledger, absl::Time now,
   return ledger.Apply(Trigger::kGangPlaced, "", change);
 }
 
+void RestoreBudgets(JobChange* change) {
+  v1::Job& job = change->job();
+  change->record.clear_restarts_used();
+  auto& left = *job.mutable_restarts_left();
+  for (const auto& [key, budget] : DefaultRestarts()) left[key] = budget;
+  for (const auto& [key, budget] : job.spec().restarts()) left[key] = budget;
+}
+
 void EndAttempt(absl::Time now, v1::FailureCause cause,
                 const std::string& detail, int64_t step, JobChange* change) {
   v1::Job& job = change->job();

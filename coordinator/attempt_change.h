@@ -28,6 +28,9 @@ absl::StatusOr<absl::Duration> FailAttempt(Ledger& ledger, absl::Time now,
                                            int64_t highest_step,
                                            JobChange* change);
 
+// Makes the restart budgets whole.
+void RestoreBudgets(JobChange* change);
+
 // Closes the record of the running attempt.
 void EndAttempt(absl::Time now, v1::FailureCause cause,
                 const std::string& detail, int64_t step, JobChange* change);

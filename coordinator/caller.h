@@ -11,7 +11,9 @@ namespace cadre::coordinator {
 enum class Role { kNone, kViewer, kSubmitter, kAdmin, kWorker };
 
 struct Caller {
-  std::string principal;  // "local" without authentication
+  // "local" without authentication; of a worker the host it speaks for,
+  // "*.example" for all below example.
+  std::string principal;
   Role role = Role::kNone;
   std::string peer;  // "ipv4:127.0.0.1:41234"
 };

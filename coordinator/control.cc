@@ -16,6 +16,9 @@ namespace cadre::coordinator {
 namespace {
 
 constexpr absl::Duration kProgressSaveInterval = absl::Seconds(30);
+constexpr absl::Duration kFirstHouseKeeping = absl::Minutes(1);
+// After so long a run without a failure the restart budgets are whole again.
+constexpr absl::Duration kHealthyRun = absl::Hours(1);
 // Two threads check job files, one counts data sets, below everything else.
 constexpr int kRequestThreads = 2;
 constexpr int kDataThreads = 1;
@@ -30,6 +33,8 @@ Control::Control(const ControlOptions& options, Journal* journal)
       registry_(options.timeouts.lease_ttl),
       ledger_(&table_, options.clock, options.metrics),
       next_progress_save_(started_ + kProgressSaveInterval),
+      next_house_keeping_(started_ + kFirstHouseKeeping),
+      next_backup_(started_ + options.backup_every),
       request_pool_(std::make_unique<WorkPool>(kRequestThreads, 0)),
       data_pool_(std::make_unique<WorkPool>(kDataThreads, kDataNice)) {}
 
@@ -105,6 +110,14 @@ Verdict Control::JudgeJob(const state::v1::JobRecord& record,
     // The last save is on its way to becoming a checkpoint.
     verdict.trigger.reset();
   }
+  if (verdict.trigger == Trigger::kAttemptFailed &&
+      verdict.cause == v1::FAILURE_CAUSE_COORDINATOR && verdict.rank >= 0 &&
+      (SaveToSeal(record) != nullptr || Reporting(gang)) &&
+      gang.ranks[0].stalled < options_.timeouts.checkpoint_timeout) {
+    // The workers saved and stopped while nobody led them; that save counts.
+    verdict.trigger.reset();
+    return verdict;
+  }
   if (verdict.trigger == Trigger::kStepsDone &&
       (record.pending_saves_size() > 0 || Reporting(gang)) &&
       gang.ranks[0].stalled < options_.timeouts.checkpoint_timeout) {
@@ -141,6 +154,10 @@ absl::Status Control::Act(const Verdict& verdict, const GangView& gang,
   const int64_t step = std::max(HighestStep(gang), job.progress().step());
   switch (*verdict.trigger) {
     case Trigger::kAttemptFailed: {
+      if (job.state() == v1::JOB_STATE_RUNNING &&
+          gang.in_state >= kHealthyRun) {
+        RestoreBudgets(change);
+      }
       CADRE_ASSIGN_OR_RETURN(
           const absl::Duration backoff,
           FailAttempt(ledger_, now, verdict, HighestStep(gang), change));
@@ -205,6 +222,7 @@ absl::Status Control::Evaluate(Store& store, const std::string& id) {
     }
     JobChange change{.record = *record};
     CADRE_RETURN_IF_ERROR(Act(verdict, gang, &change));
+    CADRE_RETURN_IF_ERROR(Blame(store, *record, verdict));
     CADRE_LOG(INFO) << record->job().name() << ": "
                     << StateName(record->job().state()) << " -> "
                     << StateName(change.job().state()) << " " << verdict.detail;
@@ -231,6 +249,8 @@ absl::Status Control::SaveProgress(Store& store) {
 }
 
 void Control::Tick() {
+  journal_->LookAtDisk();
+  BackUpIfDue();
   absl::Notification finished;
   journal_->Submit({.decide = [this](Store& store) -> absl::Status {
                       CADRE_RETURN_IF_ERROR(NoteExpiredLeases(store));
@@ -243,6 +263,7 @@ void Control::Tick() {
                         CADRE_RETURN_IF_ERROR(Evaluate(store, id));
                       }
                       CADRE_RETURN_IF_ERROR(Place(store));
+                      CADRE_RETURN_IF_ERROR(HouseKeep(store));
                       return SaveProgress(store);
                     },
                     .done =

@@ -32,6 +32,7 @@
 #include "coordinator/journal.h"
 #include "coordinator/ledger.h"
 #include "coordinator/rendezvous.h"
+#include "coordinator/scheduler.h"
 #include "coordinator/series.h"
 #include "coordinator/work_pool.h"
 #include "coordinator/worker_registry.h"
@@ -49,6 +50,18 @@ struct ControlOptions {
   std::string checkpoints_dir;
   std::vector<std::string> allowed_roots;
   int max_queued_jobs = 1000;
+  std::string state_dir, backup_dir;
+  absl::Duration backup_every;  // 0: only when asked
+  int backup_keep = 8;
+  Quota quota;
+  bool preemption = false;
+  int cordon_after_failures = 3;  // within an hour; < 1: never
+  struct Retention {
+    absl::Duration jobs_for = absl::Hours(24 * 30);
+    int jobs = 20'000;
+    int events = 10'000;
+    absl::Duration audit_for = absl::Hours(24 * 90);
+  } retention;
 };
 
 class Control {
@@ -100,6 +113,14 @@ class Control {
   void GetExpertLoads(const v1::GetExpertLoadsRequest& request,
                       Done<v1::GetExpertLoadsResponse> done);
 
+  void ListAudit(const v1::ListAuditRecordsRequest& request,
+                 Done<v1::ListAuditRecordsResponse> done);
+  void Backup(const Caller& caller, const v1::BackupStateRequest& request,
+              Done<v1::BackupStateResponse> done);
+  // A call was refused. Floods are thinned: the log must not fill the disk.
+  void AuditDenial(const Caller& caller, const std::string& method,
+                   const std::string& reason);
+
   // One round of judging, recovering and placing. The server calls it all the
   // time; a test calls it after moving the clock. Returns after the commit.
   void Tick();
@@ -141,6 +162,14 @@ class Control {
   void PublishWorkers();
   absl::Status SaveProgress(Store& store);
   absl::Status Place(Store& store);
+  absl::Status ExplainWaits(Store& store,
+                            const std::vector<WaitReason>& reasons);
+  // Notes a failure against the worker; too many within an hour cordon it.
+  absl::Status Blame(Store& store, const state::v1::JobRecord& record,
+                     const Verdict& verdict);
+  void BackUpIfDue();
+  // Once an hour: what is past its time goes, a part at a time.
+  absl::Status HouseKeep(Store& store);
   absl::Status FinishCheck(Store& store, const std::string& id,
                            const DataVerdict& verdict);
 
@@ -177,8 +206,11 @@ class Control {
     absl::Duration at;  // monotonic; after a restart, its time
   };
   std::map<std::string, Since> since_;  // by job
-  absl::Duration next_progress_save_;
+  absl::Duration next_progress_save_, next_house_keeping_, next_backup_;
+  std::map<std::string, absl::Duration> reason_written_;  // by job; monotonic
+  std::map<std::string, std::vector<absl::Duration>> blamed_;  // by worker
   std::atomic<bool> stopped_{false};
+  std::atomic<int64_t> denials_this_second_{0}, denial_second_{0};
   mutable absl::Mutex workers_mutex_;
   std::map<std::string, WorkerRow> committed_workers_
       ABSL_GUARDED_BY(workers_mutex_);

@@ -16,7 +16,9 @@
 #include "base/rpc/error.h"
 #include "base/status_macros.h"
 #include "coordinator/api_error.h"
+#include "coordinator/attempt_change.h"
 #include "coordinator/control.h"
+#include "coordinator/path_roots.h"
 #include "google/rpc/error_details.pb.h"
 #include "plan/validate.h"
 
@@ -139,6 +141,9 @@ void Control::PrepareCreate(const Caller& caller,
   if (!validated.ok()) {
     return done(Refusal("JOB_FILE_INVALID", validated.diagnostics));
   }
+  const absl::Status inside =
+      CheckJobPaths(validated.spec, options_.allowed_roots);
+  if (!inside.ok()) return done(inside);
   DataVerdict data = options_.data->CheckHead(validated.spec);
   validated.diagnostics.MergeFrom(data.diagnostics);
   if (!data.status.ok()) {
@@ -155,12 +160,7 @@ void Control::PrepareCreate(const Caller& caller,
   *job.mutable_spec() = spec;
   *job.mutable_config_snapshot() = validated.spec;
   *job.mutable_plan() = validated.plan;
-  for (const auto& [key, budget] : DefaultRestarts()) {
-    (*job.mutable_restarts_left())[key] = budget;
-  }
-  for (const auto& [key, budget] : spec.restarts()) {
-    (*job.mutable_restarts_left())[key] = budget;
-  }
+  RestoreBudgets(&change);
   auto response = std::make_shared<v1::CreateJobResponse>();
   *response->mutable_diagnostics() = validated.diagnostics;
   *response->mutable_plan() = validated.plan;
@@ -207,6 +207,13 @@ absl::Status Control::Insert(Store& store, const Caller& caller,
     response->set_replayed(true);
     response->mutable_job()->set_name(absl::StrCat("jobs/", seen->job_id));
     return absl::OkStatus();
+  }
+  if (journal_->disk_full()) {
+    return WithRetry(
+        Error(absl::StatusCode::kResourceExhausted, "STATE_DISK_FULL",
+              "the disk of the coordinator's state is full and takes no new "
+              "job; free space, then retry"),
+        absl::Seconds(30));
   }
   int queued = 0;
   for (const auto& [id, record] : ledger_.live()) {

@@ -3,6 +3,7 @@
 #include <prometheus/counter.h>
 #include <prometheus/gauge.h>
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -16,6 +17,9 @@
 namespace cadre::coordinator {
 namespace {
 
+// The numbers of an unchanged reason are written down this often.
+constexpr absl::Duration kReasonInterval = absl::Seconds(5);
+
 std::string LinkDomain(const v1::Device& device) {
   return device.link_domain().empty() ? device.hostname()
                                       : device.link_domain();
@@ -26,6 +30,7 @@ WaitingJob ToWaiting(const state::v1::JobRecord& record) {
   const v1::ResourcesSpec& need = job.config_snapshot().resources();
   WaitingJob waiting{
       .id = JobId(job.name()),
+      .owner = job.owner(),
       .priority = job.priority(),
       .sequence = record.create_sequence(),
       .recovering = job.state() == v1::JOB_STATE_RECOVERING,
@@ -41,27 +46,52 @@ WaitingJob ToWaiting(const state::v1::JobRecord& record) {
   return waiting;
 }
 
+HoldingJob ToHolding(const state::v1::JobRecord& record) {
+  const v1::Job& job = record.job();
+  HoldingJob holding{.id = JobId(job.name()),
+                     .owner = job.owner(),
+                     .priority = job.priority(),
+                     .start = FromProto(job.start_time()),
+                     .running = job.state() == v1::JOB_STATE_RUNNING,
+                     .leaving = job.state() == v1::JOB_STATE_PAUSING ||
+                                job.state() == v1::JOB_STATE_CANCELLING};
+  for (const auto& member : record.members()) {
+    holding.workers.push_back(member.worker_id());
+  }
+  return holding;
+}
+
 }  // namespace
 
 absl::Status Control::Place(Store& store) {
   const absl::Duration now = options_.clock->Monotonic();
-  std::vector<WaitingJob> waiting;
+  const absl::Time wall = options_.clock->Now();
+  SchedulerInput input{.quota = options_.quota,
+                       .warming_up = WarmingUp(),
+                       .disk_full = journal_->disk_full(),
+                       .preemption = options_.preemption};
   std::set<std::string> held;
   for (const auto& [id, record] : ledger_.live()) {
     const v1::JobState state = record->job().state();
     if (state == v1::JOB_STATE_QUEUED || state == v1::JOB_STATE_RECOVERING) {
-      WaitingJob& job = waiting.emplace_back(ToWaiting(*record));
+      WaitingJob& job = input.waiting.emplace_back(ToWaiting(*record));
       job.waited = InState(*record);
+      if (state == v1::JOB_STATE_QUEUED) {
+        // By the calendar, so that a restart does not send it to the back; a
+        // jump of the clock moves all jobs alike.
+        job.waited =
+            std::max(job.waited, wall - FromProto(record->job().queue_time()));
+      }
       const auto retry = retry_at_.find(id);
       if (retry != retry_at_.end()) job.backoff_left = retry->second - now;
     } else if (IsActive(state)) {
+      input.holding.push_back(ToHolding(*record));
       for (const auto& member : record->members()) {
         held.insert(member.worker_id());
       }
     }
   }
-  if (waiting.empty()) return absl::OkStatus();
-  std::vector<WorkerSlot> slots;
+  if (input.waiting.empty()) return absl::OkStatus();
   std::map<std::string, std::string> incarnations;
   for (const WorkerView& view : registry_.All(now)) {
     const v1::Device& device = view.last.device();
@@ -83,10 +113,9 @@ absl::Status Control::Place(Store& store) {
                     v1::Worker::ADMIN_STATE_SCHEDULABLE)) {
       slot.use = WorkerSlot::Use::kCordoned;
     }
-    slots.push_back(std::move(slot));
+    input.workers.push_back(std::move(slot));
   }
-  const SchedulerPass pass =
-      Schedule(std::move(waiting), std::move(slots), WarmingUp());
+  const SchedulerPass pass = Schedule(std::move(input));
   for (const Placement& placement : pass.placements) {
     std::vector<state::v1::Member> members;
     for (const std::string& worker : placement.workers) {
@@ -103,15 +132,31 @@ absl::Status Control::Place(Store& store) {
     retry_at_.erase(placement.job);
     CADRE_RETURN_IF_ERROR(ledger_.Save(store, std::move(change)));
   }
-  for (const WaitReason& reason : pass.reasons) {
+  for (const std::string& victim : pass.preempt) {
+    JobChange change{.record = *ledger_.Find(victim)};
+    CADRE_RETURN_IF_ERROR(
+        ledger_.Apply(Trigger::kPreempt,
+                      "a job of higher priority needs its workers", &change));
+    CADRE_RETURN_IF_ERROR(ledger_.Save(store, std::move(change)));
+  }
+  return ExplainWaits(store, pass.reasons);
+}
+
+absl::Status Control::ExplainWaits(Store& store,
+                                   const std::vector<WaitReason>& reasons) {
+  const absl::Duration now = options_.clock->Monotonic();
+  for (const WaitReason& reason : reasons) {
     const RecordPtr record = ledger_.Find(reason.job);
     const v1::QueueReason& present = record->job().queue_reason();
     const bool new_code = present.code() != reason.code;
-    // A countdown is not worth a row a second.
+    // Neither a countdown nor every change of a number is worth a row.
+    absl::Duration& written = reason_written_[reason.job];
     if (!new_code && (reason.code == "RETRY_BACKOFF" ||
-                      present.message() == reason.message)) {
+                      present.message() == reason.message ||
+                      now - written < kReasonInterval)) {
       continue;
     }
+    written = now;
     JobChange change{.record = *record};
     v1::QueueReason* queue_reason = change.job().mutable_queue_reason();
     queue_reason->set_code(reason.code);

@@ -33,6 +33,15 @@ absl::Status CheckEtag(const std::string& etag, const v1::Job& job) {
                {{"etag", job.etag()}});
 }
 
+absl::Status CheckOwner(const Caller& caller, const v1::Job& job) {
+  if (caller.role == Role::kAdmin || caller.principal == job.owner()) {
+    return absl::OkStatus();
+  }
+  return Error(absl::StatusCode::kPermissionDenied, "NOT_OWNER",
+               absl::StrCat(job.name(), " belongs to ", job.owner(),
+                            "; only its owner and operators may change it"));
+}
+
 }  // namespace
 
 absl::Status Control::Audit(Store& store, const Caller& caller,
@@ -82,6 +91,7 @@ void Control::ChangeJob(const Caller& caller, const JobVerb& verb,
                   revalidate](Store& store) -> absl::Status {
          const RecordPtr record = ledger_.Find(id);
          if (record == nullptr) return NoSuchJob(verb.name);
+         CADRE_RETURN_IF_ERROR(CheckOwner(caller, record->job()));
          CADRE_ASSIGN_OR_RETURN(
              const bool seen,
              Seen(store, caller, verb.method, verb.request_id,
@@ -115,7 +125,11 @@ void Control::ChangeJob(const Caller& caller, const JobVerb& verb,
          return Evaluate(store, id);
        },
        .done =
-           [this, id, verb, revalidate, done](const absl::Status& status) {
+           [this, caller, id, verb, revalidate,
+            done](const absl::Status& status) {
+             if (absl::IsPermissionDenied(status)) {
+               AuditDenial(caller, verb.method, ErrorReason(status));
+             }
              if (!status.ok()) return done(status);
              if (*revalidate) CheckData(id);
              const RecordPtr record = table_.Find(id);
@@ -136,6 +150,7 @@ void Control::DeleteJob(const Caller& caller,
            CADRE_ASSIGN_OR_RETURN(const bool buried, store.IsTombstone(id));
            return buried ? absl::OkStatus() : NoSuchJob(request.name());
          }
+         CADRE_RETURN_IF_ERROR(CheckOwner(caller, record->job()));
          CADRE_RETURN_IF_ERROR(CheckEtag(request.etag(), record->job()));
          if (!IsTerminal(record->job().state())) {
            return Error(
@@ -154,7 +169,10 @@ void Control::DeleteJob(const Caller& caller,
          return ledger_.Bury(store, id);
        },
        .done =
-           [this, id, done](const absl::Status& status) {
+           [this, caller, id, done](const absl::Status& status) {
+             if (absl::IsPermissionDenied(status)) {
+               AuditDenial(caller, "DeleteJob", ErrorReason(status));
+             }
              if (!status.ok()) return done(status);
              request_pool_->Add([this, id] { options_.series->Forget(id); });
              done(v1::DeleteJobResponse());

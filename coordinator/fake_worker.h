@@ -33,6 +33,8 @@ class FakeWorker {
   bool hold_prepare = false;
   bool hold_export = false;
   bool seals = true;
+  // Reports loss and expert loads of each step.
+  bool values = true;
 
   // One call, then what the answer asks for.
   absl::Status Sync(v1::WorkerService::Stub* stub) {
@@ -161,6 +163,19 @@ class FakeWorker {
     }
   }
 
+  void AddValues() {
+    auto* scalars = AddReport()->mutable_scalars();
+    scalars->set_step(step_);
+    (*scalars->mutable_values())["loss"] = 1.0 / static_cast<double>(step_);
+    auto* loads = AddReport()->mutable_expert_loads();
+    loads->set_first_step(step_);
+    loads->set_last_step(step_);
+    loads->add_layers()->set_index(1);
+    for (const int64_t tokens : {3, 1}) {
+      loads->mutable_layers(0)->add_tokens(tokens);
+    }
+  }
+
   void Train() {
     if (state_.has_ended() || state_.running().steps_done()) return;
     if (!state_.has_running()) {
@@ -175,6 +190,7 @@ class FakeWorker {
     if (assignment_.rank() == 0) {
       running->mutable_progress()->set_step(step_);
       running->mutable_progress()->set_loss(1.0 / static_cast<double>(step_));
+      if (values) AddValues();
     }
     // The last step is always saved, as a trainer does it.
     if (save_every > 0 &&

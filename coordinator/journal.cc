@@ -24,6 +24,7 @@
 #include "base/rpc/error.h"
 #include "base/status_macros.h"
 #include "coordinator/api_error.h"
+#include "coordinator/disk_guard.h"
 #include "coordinator/schema.h"
 
 namespace cadre::coordinator {
@@ -53,6 +54,7 @@ struct Journal::Impl {
   int lock_fd = -1;
   std::unique_ptr<Database> db;
   std::unique_ptr<Store> store;
+  std::unique_ptr<DiskGuard> guard;
   Hooks hooks;
   std::thread writer;
   absl::Mutex mutex;
@@ -72,6 +74,7 @@ struct Journal::Impl {
   void CommitGroup(std::vector<Mutation> group);
   absl::Status TryGroup(std::vector<Mutation>& group,
                         std::vector<absl::Status>& outcomes);
+  void Undo();
   void Measure();
 };
 
@@ -99,7 +102,11 @@ absl::Status Journal::Impl::TryGroup(std::vector<Mutation>& group,
 void Journal::Impl::CommitGroup(std::vector<Mutation> group) {
   std::vector<absl::Status> outcomes(group.size());
   const absl::Duration start = options.clock->Monotonic();
-  const absl::Status committed = TryGroup(group, outcomes);
+  absl::Status committed = TryGroup(group, outcomes);
+  if (absl::IsResourceExhausted(committed) && guard->Release()) {
+    Undo();
+    committed = TryGroup(group, outcomes);
+  }
   commit_seconds->Observe(
       absl::ToDoubleSeconds(options.clock->Monotonic() - start));
   if (committed.ok()) {
@@ -111,14 +118,18 @@ void Journal::Impl::CommitGroup(std::vector<Mutation> group) {
            "it: "
         << committed.ToString();
     CADRE_LOG(ERROR) << "journal: " << committed.ToString();
-    if (db->InTransaction()) db->Exec("ROLLBACK").IgnoreError();
-    if (hooks.rollback) hooks.rollback();
+    Undo();
     for (absl::Status& outcome : outcomes) outcome = DiskFull(committed);
   }
   Failpoint("journal.before_reply");
   for (size_t i = 0; i < group.size(); ++i) {
     if (group[i].done) group[i].done(outcomes[i]);
   }
+}
+
+void Journal::Impl::Undo() {
+  if (db->InTransaction()) db->Exec("ROLLBACK").IgnoreError();
+  if (hooks.rollback) hooks.rollback();
 }
 
 void Journal::Impl::Measure() {
@@ -180,7 +191,9 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(const Options& options) {
       "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; "
       // The writer makes the WAL checkpoints itself, at a size of its choice.
       "PRAGMA wal_autocheckpoint = 0; PRAGMA foreign_keys = ON;"));
-  CADRE_RETURN_IF_ERROR(Migrate(*impl.db));
+  CADRE_RETURN_IF_ERROR(Migrate(*impl.db, impl.path));
+  impl.guard =
+      std::make_unique<DiskGuard>(options.state_dir, options.ballast_bytes);
   impl.store = std::make_unique<Store>(impl.db.get());
 
   CADRE_RETURN_IF_ERROR(impl.db->Exec("BEGIN IMMEDIATE"));
@@ -212,6 +225,9 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(const Options& options) {
       .Set(static_cast<double>(journal->generation_));
   return journal;
 }
+
+bool Journal::disk_full() const { return impl_->guard->full(); }
+void Journal::LookAtDisk() { impl_->guard->Look(); }
 
 Store& Journal::store() { return *impl_->store; }
 

@@ -15,8 +15,10 @@
 //   done     with decide's error or the outcome of the commit.
 //
 // What kill -9 leaves: before the commit nothing happened; after it everything
-// did. A full disk undoes the group (done gets RESOURCE_EXHAUSTED,
-// STATE_DISK_FULL) and calls the rollback hook; any other failure of the disk
+// did. A full disk undoes the group, calls the rollback hook, frees the ballast
+// and decides once more; if that fails too, done gets RESOURCE_EXHAUSTED
+// (STATE_DISK_FULL). A decide may therefore run twice. Any other failure of the
+// disk
 // ends the process, since memory must never run ahead of the disk.
 //
 // Submit is thread-safe.
@@ -46,6 +48,7 @@ class Journal {
     Clock* clock = nullptr;
     IdSource* ids = nullptr;
     MetricsRegistry* metrics = nullptr;
+    int64_t ballast_bytes = 0;  // see disk_guard.h
   };
   struct Hooks {
     std::function<void()> publish;   // after each commit, before done
@@ -70,6 +73,10 @@ class Journal {
 
   // A connection of its own that only reads, for one other thread.
   absl::StatusOr<Database> OpenReader() const;
+
+  // No new work is to be taken. Look at the disk now and then.
+  bool disk_full() const;
+  void LookAtDisk();
 
   int64_t generation() const { return generation_; }
   const std::string& cluster_uuid() const { return cluster_uuid_; }

@@ -8,8 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "base/failpoint.h"
+#include "base/file.h"
 #include "base/rpc/error.h"
 #include "base/status_matchers.h"
+#include "coordinator/backup.h"
 #include "coordinator/schema.h"
 
 namespace cadre::coordinator {
@@ -233,6 +235,90 @@ TEST(Statement, MovesAndOutlivesNothing) {
               StatusIs(absl::StatusCode::kInternal, HasSubstr("SELEKT")));
   Database moved = std::move(db);
   EXPECT_EQ(db.get(), nullptr);
+}
+
+TEST(Migration, EveryReleasedSchemaIsBroughtForwardAfterACopy) {
+  for (int from = 1; from < SchemaVersion(); ++from) {
+    const std::string path = absl::StrCat(::testing::TempDir(), "/migrate-",
+                                          from, "-", getpid(), ".db");
+    std::filesystem::remove(path);
+    ASSERT_OK_AND_ASSIGN(Database db,
+                         Database::Open(path, Database::Mode::kReadWrite));
+    for (int schema = 1; schema <= from; ++schema) {
+      ASSERT_OK(db.Exec(MigrationTo(schema)));
+    }
+    ASSERT_OK(db.Exec(absl::StrCat(
+        "PRAGMA user_version = ", from,
+        "; INSERT INTO workers(id, admin_state, reason, last_incarnation) "
+        "VALUES('w', 2, 'fan', 'i')")));
+    ASSERT_OK(Migrate(db, path));
+    Store store(&db);
+    ASSERT_OK_AND_ASSIGN(const auto workers, store.LoadWorkers());
+    ASSERT_EQ(workers.size(), 1u);
+    EXPECT_EQ(workers[0].reason, "fan");
+    EXPECT_TRUE(std::filesystem::exists(absl::StrCat(path, ".schema-", from)));
+  }
+}
+
+TEST(Migration, ANewerSchemaIsLeftAlone) {
+  ASSERT_OK_AND_ASSIGN(Database db,
+                       Database::Open(":memory:", Database::Mode::kReadWrite));
+  ASSERT_OK(db.Exec("PRAGMA user_version = 999"));
+  EXPECT_EQ(ErrorReason(Migrate(db, ":memory:")), "SCHEMA_NEWER");
+}
+
+TEST(Backup, IsCheckedRotatedAndRestoredWithAJumpOfTheGeneration) {
+  const std::string dir =
+      absl::StrCat(::testing::TempDir(), "/backup-", getpid());
+  std::filesystem::remove_all(dir);
+  MetricsRegistry metrics;
+  const Journal::Options options{.state_dir = dir + "/state",
+                                 .clock = Clock::Real(),
+                                 .ids = IdSource::Random(),
+                                 .metrics = &metrics};
+  {
+    ASSERT_OK_AND_ASSIGN(const auto journal, Journal::Open(options));
+    for (int i = 0; i < 4; ++i) {
+      ASSERT_OK(BackUpInto(options.state_dir, dir + "/copies", 2));
+    }
+    ASSERT_OK_AND_ASSIGN(const BackupInfo info,
+                         BackUp(options.state_dir, dir + "/copy.db"));
+    EXPECT_EQ(info.generation, 1);
+    EXPECT_THAT(BackUp(options.state_dir, dir + "/copy.db").status(),
+                StatusIs(absl::StatusCode::kAlreadyExists));
+    EXPECT_THAT(Restore(dir + "/copy.db", options.state_dir).status(),
+                StatusIs(absl::StatusCode::kFailedPrecondition));
+  }
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir + "/copies"),
+                          std::filesystem::directory_iterator()),
+            2);
+  ASSERT_OK(Restore(dir + "/copy.db", options.state_dir));
+  ASSERT_OK_AND_ASSIGN(const auto journal, Journal::Open(options));
+  EXPECT_EQ(journal->generation(), 1 + kRestoreJump + 1);
+  // A flipped page is found out.
+  ASSERT_OK_AND_ASSIGN(std::string bytes, ReadFile(dir + "/copy.db"));
+  for (size_t i = 4096; i < 4096 + 512; ++i) bytes[i] = '\x5a';
+  ASSERT_OK(WriteFileAtomic(dir + "/bad.db", bytes));
+  EXPECT_FALSE(CheckBackup(dir + "/bad.db").ok());
+  ASSERT_OK(WriteFileAtomic(dir + "/none.db", "not a database"));
+  EXPECT_THAT(CheckBackup(dir + "/none.db").status(),
+              StatusIs(absl::StatusCode::kDataLoss));
+}
+
+TEST(Retention, EventsAreTrimmedFromTheFrontAndLeaveAMark) {
+  ASSERT_OK_AND_ASSIGN(Database db,
+                       Database::Open(":memory:", Database::Mode::kReadWrite));
+  ASSERT_OK(Migrate(db, ":memory:"));
+  Store store(&db);
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_OK(store.AppendEvent(i % 2 == 0 ? "a" : "b", v1::Event()));
+  }
+  ASSERT_OK(store.TrimEvents("a", 2));
+  ASSERT_OK_AND_ASSIGN(const auto left, store.ReadEvents("a", 0, 10));
+  ASSERT_EQ(left.size(), 2u);
+  EXPECT_EQ(left[0].sequence(), 7);
+  EXPECT_EQ(*store.TrimmedUpTo("a"), 5);
+  EXPECT_EQ(*store.TrimmedUpTo("b"), 0);
 }
 
 }  // namespace

@@ -207,7 +207,8 @@ void Ledger::ShowCounts() {
   for (const char* reason :
        {"WAITING_FOR_WORKERS", "NO_ELIGIBLE_WORKERS", "BEHIND_HIGHER_PRIORITY",
         "HELD_FOR_LARGER_JOB", "WAITING_FOR_REPLACEMENT", "RETRY_BACKOFF",
-        "COORDINATOR_WARMING_UP"}) {
+        "COORDINATOR_WARMING_UP", "STATE_DISK_FULL", "QUOTA_RUNNING_JOBS",
+        "QUOTA_RUNNING_WORKERS"}) {
     metrics_->Gauge(metric::kQueueJobs, {{"reason", reason}})
         .Set(by_reason_[reason]);
   }

@@ -11,9 +11,11 @@
 #include "base/logging.h"
 #include "base/metrics/registry.h"
 #include "base/proto_file.h"
+#include "base/rpc/error.h"
 #include "base/rpc/health_server.h"
 #include "base/systemd/notifier.h"
 #include "base/version.h"
+#include "coordinator/backup.h"
 #include "coordinator/server.h"
 #include "coordinator/text_data_check.h"
 
@@ -30,6 +32,15 @@ int Fail(const absl::Status& status, int code) {
   return code;
 }
 
+// Of a subcommand: 0, or 1 with the reason.
+int Show(const char* what,
+         const absl::StatusOr<cadre::coordinator::BackupInfo>& info) {
+  if (!info.ok()) return Fail(info.status(), 1);
+  std::cout << what << ": " << info->path << ", " << info->bytes << " bytes, "
+            << info->jobs << " jobs, generation " << info->generation << "\n";
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -37,6 +48,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", cadre::kVersion);
   std::string config_file, listen, metrics_listen, health_listen, state_dir,
       ports_file;
+  std::string access_file, backup_file, restore_from, check_file;
   bool insecure = false, check_config = false;
   app.add_option("--config", config_file, "text-format CoordinatorConfig");
   app.add_option("--listen", listen, "API address (127.0.0.1:8470)");
@@ -47,8 +59,20 @@ int main(int argc, char** argv) {
   app.add_option("--state-dir", state_dir, "folder of state.db");
   app.add_option("--ports-file", ports_file,
                  "write the addresses there once serving");
+  app.add_option("--access-file", access_file,
+                 "text-format AccessList: who may call");
   app.add_flag("--insecure", insecure, "plaintext, on loopback only");
   app.add_flag("--check-config", check_config, "exit 0 or 78");
+  CLI::App* backup = app.add_subcommand(
+      "backup", "Copy the state, also while a coordinator runs on it");
+  backup->add_option("path", backup_file, "File to write")->required();
+  backup->fallthrough();
+  CLI::App* restore = app.add_subcommand(
+      "restore", "Put a copy in place of the state, which is kept beside it");
+  restore->add_option("path", restore_from, "File to read")->required();
+  restore->fallthrough();
+  CLI::App* check = app.add_subcommand("check", "Check a copy of the state");
+  check->add_option("path", check_file, "File to read")->required();
   CLI11_PARSE(app, argc, argv);
 
   cadre::config::v1::CoordinatorConfig config;
@@ -61,6 +85,21 @@ int main(int argc, char** argv) {
   if (!health_listen.empty()) config.set_health_listen(health_listen);
   if (!state_dir.empty()) config.set_state_dir(state_dir);
   if (insecure) config.set_insecure(true);
+  if (!access_file.empty()) config.set_access_file(access_file);
+  if (!check_file.empty()) {
+    return Show("good", cadre::coordinator::CheckBackup(check_file));
+  }
+  if (!backup_file.empty() || !restore_from.empty()) {
+    if (config.state_dir().empty()) {
+      return Fail(absl::InvalidArgumentError("state_dir is not set"),
+                  kExitConfig);
+    }
+    return restore_from.empty()
+               ? Show("written", cadre::coordinator::BackUp(config.state_dir(),
+                                                            backup_file))
+               : Show("restored", cadre::coordinator::Restore(
+                                      restore_from, config.state_dir()));
+  }
   if (config.metrics_listen().empty()) {
     config.set_metrics_listen(kDefaultMetrics);
   }
@@ -90,8 +129,17 @@ int main(int argc, char** argv) {
   notifier.ExtendStart(kRecoveryTime);
   const auto data = cadre::coordinator::MakeTextDataChecker();
   auto server = cadre::coordinator::Server::Start(
-      {.config = config, .metrics = &metrics, .data = data.get()});
-  if (!server.ok()) return Fail(server.status(), 1);
+      {.config = config,
+       .metrics = &metrics,
+       .data = data.get(),
+       .on_ready = [&health](bool ready) { health->SetReady(ready); }});
+  if (!server.ok()) {
+    // A restart would not help against a state of a newer release.
+    return Fail(server.status(),
+                cadre::ErrorReason(server.status()) == "SCHEMA_NEWER"
+                    ? kExitConfig
+                    : 1);
+  }
   if (!ports_file.empty()) {
     const absl::Status written = cadre::WriteFileAtomic(
         ports_file,

@@ -127,28 +127,136 @@ WaitReason Explain(const WaitingJob& job,
           message};
 }
 
+int AgedPriority(const WaitingJob& job) {
+  return job.priority + static_cast<int>(job.waited / kAgeing);
+}
+
+std::vector<std::string> FittingIds(const WaitingJob& job,
+                                    const std::vector<WorkerSlot>& workers) {
+  std::vector<std::string> ids;
+  for (const WorkerSlot& worker : workers) {
+    if (worker.use == Use::kBusy && Fits(job, worker)) ids.push_back(worker.id);
+  }
+  return ids;
+}
+
+// What stops every job, or all but the first.
+std::optional<WaitReason> Held(const SchedulerInput& input,
+                               const WaitingJob& job, size_t candidate) {
+  if (input.warming_up) {
+    return WaitReason{job.id, "COORDINATOR_WARMING_UP",
+                      "the coordinator has just started and lets the workers "
+                      "report first"};
+  }
+  if (input.disk_full) {
+    return WaitReason{job.id, "STATE_DISK_FULL",
+                      "the disk of the coordinator's state is full; nothing "
+                      "new begins until space is freed"};
+  }
+  if (candidate > kMaxCandidates) {
+    return WaitReason{job.id, "WAITING_FOR_WORKERS",
+                      absl::StrCat(Needs(job), "; more than ", kMaxCandidates,
+                                   " jobs are ahead in the queue")};
+  }
+  return std::nullopt;
+}
+
+// What each owner's jobs hold, against the quota.
+class Usage {
+ public:
+  Usage(const std::vector<HoldingJob>& holding, const Quota& quota)
+      : quota_(quota) {
+    for (const HoldingJob& job : holding) {
+      Add(job.owner, static_cast<int>(job.workers.size()));
+    }
+  }
+  void Add(const std::string& owner, int workers) {
+    ++of_[owner].running_jobs;
+    of_[owner].running_workers += workers;
+  }
+  std::optional<WaitReason> Exceeded(const WaitingJob& job) {
+    const Quota& used = of_[job.owner];
+    if (quota_.running_jobs > 0 && used.running_jobs >= quota_.running_jobs) {
+      return WaitReason{
+          job.id, "QUOTA_RUNNING_JOBS",
+          absl::StrCat(job.owner, " has ", used.running_jobs,
+                       " jobs on workers, the limit is ", quota_.running_jobs)};
+    }
+    if (quota_.running_workers > 0 &&
+        used.running_workers + job.num_workers > quota_.running_workers) {
+      return WaitReason{job.id, "QUOTA_RUNNING_WORKERS",
+                        absl::StrCat(Needs(job), "; ", job.owner, " holds ",
+                                     used.running_workers, ", the limit is ",
+                                     quota_.running_workers)};
+    }
+    return std::nullopt;
+  }
+
+ private:
+  const Quota quota_;
+  std::map<std::string, Quota> of_;
+};
+
 }  // namespace
 
-SchedulerPass Schedule(std::vector<WaitingJob> jobs,
-                       std::vector<WorkerSlot> workers, bool warming_up) {
+std::vector<std::string> ChooseVictims(int priority, int needs, int free,
+                                       const std::vector<std::string>& fitting,
+                                       std::vector<HoldingJob> holding) {
+  const std::set<std::string> wanted(fitting.begin(), fitting.end());
+  const auto frees = [&wanted](const HoldingJob& job) {
+    return static_cast<int>(std::count_if(
+        job.workers.begin(), job.workers.end(),
+        [&wanted](const std::string& id) { return wanted.contains(id); }));
+  };
+  std::sort(holding.begin(), holding.end(),
+            [](const HoldingJob& a, const HoldingJob& b) {
+              return std::make_tuple(a.priority, b.start, a.id) <
+                     std::make_tuple(b.priority, a.start, b.id);
+            });
+  for (const HoldingJob& job : holding) {
+    if (job.leaving) free += frees(job);
+  }
+  std::vector<std::string> victims;
+  for (const HoldingJob& job : holding) {
+    if (free >= needs) break;
+    if (!job.running || job.priority > priority - kPreemptionGap ||
+        frees(job) == 0) {
+      continue;
+    }
+    victims.push_back(job.id);
+    free += frees(job);
+  }
+  // Half a gang is of no use.
+  if (free < needs) victims.clear();
+  return victims;
+}
+
+SchedulerPass Schedule(SchedulerInput input) {
   SchedulerPass pass;
+  std::vector<WaitingJob>& jobs = input.waiting;
+  std::vector<WorkerSlot>& workers = input.workers;
+  Usage usage(input.holding, input.quota);
+  const auto rank = [](const WaitingJob& job) {
+    return std::make_tuple(!job.recovering, -AgedPriority(job), !job.requeued,
+                           job.sequence);
+  };
   std::sort(jobs.begin(), jobs.end(),
-            [](const WaitingJob& a, const WaitingJob& b) {
-              return std::make_tuple(!a.recovering, -a.priority, !a.requeued,
-                                     a.sequence) <
-                     std::make_tuple(!b.recovering, -b.priority, !b.requeued,
-                                     b.sequence);
+            [&rank](const WaitingJob& a, const WaitingJob& b) {
+              return rank(a) < rank(b);
             });
   std::sort(
       workers.begin(), workers.end(),
       [](const WorkerSlot& a, const WorkerSlot& b) { return a.id < b.id; });
   std::map<std::string, std::string> kept_for;  // worker -> job
   const WaitingJob* blocked = nullptr;          // the first one of the pass
+  size_t candidates = 0;
   for (const WaitingJob& job : jobs) {
-    if (warming_up) {
-      pass.reasons.push_back({job.id, "COORDINATOR_WARMING_UP",
-                              "the coordinator has just started and lets the "
-                              "workers report first"});
+    if (auto reason = Held(input, job, ++candidates)) {
+      pass.reasons.push_back(*std::move(reason));
+      continue;
+    }
+    if (auto reason = usage.Exceeded(job)) {
+      pass.reasons.push_back(*std::move(reason));
       continue;
     }
     if (job.backoff_left > absl::ZeroDuration()) {
@@ -183,6 +291,7 @@ SchedulerPass Schedule(std::vector<WaitingJob> jobs,
       for (WorkerSlot& worker : workers) {
         if (taken.contains(worker.id)) worker.use = Use::kBusy;
       }
+      usage.Add(job.owner, job.num_workers);
       continue;
     }
     WaitReason reason = Explain(job, workers);
@@ -197,6 +306,12 @@ SchedulerPass Schedule(std::vector<WaitingJob> jobs,
     }
     // A job that no registered pool can hold must not starve the others.
     if (reason.code != "NO_ELIGIBLE_WORKERS") {
+      // Only the first blocked job: else several would push out the same.
+      if (blocked == nullptr && input.preemption) {
+        pass.preempt = ChooseVictims(job.priority, job.num_workers,
+                                     static_cast<int>(free.size()),
+                                     FittingIds(job, workers), input.holding);
+      }
       if (blocked == nullptr) blocked = &job;
       for (const WorkerSlot& worker : workers) {
         const bool former =

@@ -5,7 +5,8 @@
 // gives the same placement; ties go by worker id. Thread-safe.
 //
 // A gang is placed as a whole or not at all, so jobs never hold half a gang and
-// wait for each other. Order: recovering jobs, then priority (high first), then
+// wait for each other. Order: recovering jobs, then priority (high first, and
+// one higher for every ten minutes of waiting, so that nobody starves), then
 // the queue's order. A smaller job may pass a blocked one for 30 minutes; then
 // the workers that the blocked job could use are kept for it.
 
@@ -30,6 +31,7 @@ struct WorkerSlot {
 
 struct WaitingJob {
   std::string id;
+  std::string owner;
   int priority = 0;
   int64_t sequence = 0;
   bool recovering = false;  // just lost a member; holds its former workers
@@ -44,6 +46,23 @@ struct WaitingJob {
   std::vector<std::string> former_workers;
 };
 
+// A job that holds workers.
+struct HoldingJob {
+  std::string id;
+  std::string owner;
+  int priority = 0;
+  absl::Time start;
+  bool running = false;  // not on its way down or up
+  bool leaving = false;  // saving before it gives its workers back
+  std::vector<std::string> workers;
+};
+
+// Per owner; 0: no limit.
+struct Quota {
+  int running_jobs = 0;
+  int running_workers = 0;
+};
+
 struct Placement {
   std::string job;
   std::vector<std::string> workers;  // by rank
@@ -55,16 +74,39 @@ struct WaitReason {
   std::string message;  // with the numbers
 };
 
+struct SchedulerInput {
+  std::vector<WaitingJob> waiting;
+  std::vector<HoldingJob> holding;
+  std::vector<WorkerSlot> workers;
+  Quota quota;
+  bool warming_up = false;  // nothing is placed: workers are still coming back
+  bool disk_full = false;   // nothing is placed: it could not be written down
+  bool preemption = false;
+};
+
 struct SchedulerPass {
   std::vector<Placement> placements;
   std::vector<WaitReason> reasons;  // of every job that was not placed
+  // Jobs to be stopped with a save, for a job of higher priority.
+  std::vector<std::string> preempt;
 };
 
 inline constexpr absl::Duration kMayBePassedFor = absl::Minutes(30);
+// Waiting this long is worth one point of priority.
+inline constexpr absl::Duration kAgeing = absl::Minutes(10);
+// Jobs looked at in one pass; those behind wait for the next.
+inline constexpr size_t kMaxCandidates = 256;
+// A job may push out only those whose priority is lower by this much.
+inline constexpr int kPreemptionGap = 20;
 
-// warming_up: nothing is placed, since workers are still coming back.
-SchedulerPass Schedule(std::vector<WaitingJob> jobs,
-                       std::vector<WorkerSlot> workers, bool warming_up);
+SchedulerPass Schedule(SchedulerInput input);
+
+// Which of the holding jobs must go so that a job of `priority` that `needs` so
+// many of the fitting workers finds room; empty: none would help, or enough are
+// leaving already. Lowest priority first, then the latest started.
+std::vector<std::string> ChooseVictims(int priority, int needs, int free,
+                                       const std::vector<std::string>& fitting,
+                                       std::vector<HoldingJob> holding);
 
 }  // namespace cadre::coordinator
 

@@ -8,6 +8,13 @@
 namespace cadre::coordinator {
 namespace {
 
+SchedulerPass Schedule(std::vector<WaitingJob> waiting,
+                       std::vector<WorkerSlot> workers, bool warming_up) {
+  return coordinator::Schedule({.waiting = std::move(waiting),
+                                .workers = std::move(workers),
+                                .warming_up = warming_up});
+}
+
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -177,6 +184,86 @@ TEST(Schedule, NothingIsPlacedWhileWarmingUpOrBackingOff) {
   const auto pass = Schedule({job}, {Worker("w")}, false);
   EXPECT_EQ(CodeOf(pass, "j"), "RETRY_BACKOFF");
   EXPECT_THAT(pass.reasons[0].message, HasSubstr("4s"));
+}
+
+TEST(Schedule, QuotasHoldTheirOwnersJobsOnly) {
+  WaitingJob mine = Job("mine", 2, 1), other = Job("other", 1, 2);
+  mine.owner = "me";
+  other.owner = "you";
+  const HoldingJob running{.id = "r", .owner = "me", .workers = {"w9"}};
+  SchedulerInput input{.waiting = {mine, other},
+                       .holding = {running},
+                       .workers = {Worker("w1"), Worker("w2"), Worker("w3")},
+                       .quota = {.running_workers = 2}};
+  auto pass = coordinator::Schedule(input);
+  ASSERT_THAT(pass.placements, SizeIs(1));
+  EXPECT_EQ(pass.placements[0].job, "other");
+  EXPECT_EQ(CodeOf(pass, "mine"), "QUOTA_RUNNING_WORKERS");
+  input.quota = {.running_jobs = 1};
+  pass = coordinator::Schedule(input);
+  EXPECT_EQ(CodeOf(pass, "mine"), "QUOTA_RUNNING_JOBS");
+  // What is placed in the pass counts too.
+  input.quota = {.running_workers = 3};
+  WaitingJob second = Job("second", 1, 3);
+  second.owner = "me";
+  input.waiting.push_back(second);
+  pass = coordinator::Schedule(input);
+  EXPECT_EQ(CodeOf(pass, "second"), "QUOTA_RUNNING_WORKERS");
+}
+
+TEST(Schedule, WaitingRaisesAJobAboveLaterOnesOfHigherPriority) {
+  WaitingJob old = Job("old", 1, 1, 10);
+  old.waited = absl::Minutes(100);
+  auto pass = Schedule({old, Job("new", 1, 2, 20)}, {Worker("w")}, false);
+  EXPECT_EQ(pass.placements[0].job, "old");
+  old.waited = absl::Minutes(90);
+  pass = Schedule({old, Job("new", 1, 2, 20)}, {Worker("w")}, false);
+  EXPECT_EQ(pass.placements[0].job, "new");
+}
+
+TEST(Schedule, AFullDiskStopsNewWorkAndSaysSo) {
+  const auto pass = coordinator::Schedule({.waiting = {Job("j", 1, 1)},
+                                           .workers = {Worker("w")},
+                                           .disk_full = true});
+  EXPECT_THAT(pass.placements, IsEmpty());
+  EXPECT_EQ(CodeOf(pass, "j"), "STATE_DISK_FULL");
+}
+
+TEST(Schedule, ALongQueueIsLookedAtFromTheFront) {
+  std::vector<WaitingJob> jobs;
+  for (int i = 0; i < 300; ++i) {
+    jobs.push_back(Job("j" + std::to_string(i), 1, i));
+  }
+  const auto pass = Schedule(jobs, {Worker("w")}, false);
+  ASSERT_THAT(pass.placements, SizeIs(1));
+  EXPECT_EQ(pass.placements[0].job, "j0");
+  EXPECT_THAT(pass.reasons, SizeIs(299));
+}
+
+TEST(Preemption, TakesTheLowestThenTheLatestAndNoMoreThanNeeded) {
+  const auto holding = [](const std::string& id, int priority, int start) {
+    return HoldingJob{.id = id,
+                      .priority = priority,
+                      .start = absl::FromUnixSeconds(start),
+                      .running = true,
+                      .workers = {"w-" + id}};
+  };
+  const std::vector<std::string> all = {"w-a", "w-b", "w-c", "w-d"};
+  const std::vector<HoldingJob> jobs = {
+      holding("a", 30, 1), holding("b", 10, 2), holding("c", 10, 3),
+      holding("d", 60, 4)};
+  EXPECT_THAT(ChooseVictims(70, 1, 0, all, jobs), ElementsAre("c"));
+  EXPECT_THAT(ChooseVictims(70, 3, 1, all, jobs), ElementsAre("c", "b"));
+  EXPECT_THAT(ChooseVictims(70, 3, 0, all, jobs), ElementsAre("c", "b", "a"));
+  // The gap to d is too small, and half a gang is of no use.
+  EXPECT_THAT(ChooseVictims(70, 4, 0, all, jobs), IsEmpty());
+  EXPECT_THAT(ChooseVictims(29, 1, 0, all, jobs), IsEmpty());
+  // One is leaving already.
+  auto leaving = jobs;
+  leaving[1].running = false;
+  leaving[1].leaving = true;
+  EXPECT_THAT(ChooseVictims(70, 1, 0, all, leaving), IsEmpty());
+  EXPECT_THAT(ChooseVictims(70, 2, 0, all, leaving), ElementsAre("c"));
 }
 
 }  // namespace

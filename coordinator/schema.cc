@@ -1,8 +1,10 @@
 #include "coordinator/schema.h"
 
+#include <filesystem>
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "base/rpc/error.h"
 #include "base/status_macros.h"
 
 namespace cadre::coordinator {
@@ -72,7 +74,9 @@ CREATE TABLE trimmed(
 
 int SchemaVersion() { return static_cast<int>(std::size(kMigrations)); }
 
-absl::Status Migrate(Database& db) {
+const char* MigrationTo(int schema) { return kMigrations[schema - 1]; }
+
+absl::Status Migrate(Database& db, const std::string& path) {
   int64_t version = 0;
   {
     CADRE_ASSIGN_OR_RETURN(Statement query, db.Prepare("PRAGMA user_version"));
@@ -80,9 +84,18 @@ absl::Status Migrate(Database& db) {
     if (row) version = query.Int(0);
   }
   if (version > SchemaVersion()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "state.db has schema ", version, " but this program knows only ",
-        SchemaVersion(), ": it was written by a newer release; upgrade"));
+    return Error(absl::StatusCode::kFailedPrecondition, "SCHEMA_NEWER",
+                 absl::StrCat("state.db has schema ", version,
+                              " but this program knows only ", SchemaVersion(),
+                              ": it was written by a newer release; upgrade"));
+  }
+  if (version > 0 && version < SchemaVersion()) {
+    const std::string copy = absl::StrCat(path, ".schema-", version);
+    std::error_code ignored;
+    std::filesystem::remove(copy, ignored);  // of a try that did not end
+    CADRE_ASSIGN_OR_RETURN(Statement vacuum, db.Prepare("VACUUM INTO ?"));
+    CADRE_RETURN_IF_ERROR(
+        Annotate(vacuum.Bind(1, copy).Run(), "copy before the migration"));
   }
   for (; version < SchemaVersion(); ++version) {
     CADRE_RETURN_IF_ERROR(

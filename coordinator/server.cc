@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/impl/service_type.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <filesystem>
@@ -17,6 +18,7 @@
 #include "base/rpc/address.h"
 #include "base/rpc/channel.h"
 #include "base/rpc/health.h"
+#include "base/rpc/tls.h"
 #include "base/status_macros.h"
 #include "base/timeouts.h"
 #include "coordinator/control.h"
@@ -42,12 +44,68 @@ std::string AbsolutePath(const std::string& path) {
   return error ? path : absolute.lexically_normal().string();
 }
 
+TlsFiles TlsOf(const config::v1::CoordinatorConfig& config) {
+  return {.ca = config.tls().client_ca_file(),
+          .certificate = config.tls().certificate_file(),
+          .key = config.tls().key_file()};
+}
+
+int64_t BallastOf(const config::v1::CoordinatorConfig& config) {
+  if (config.ballast_bytes() != 0) {
+    return std::max<int64_t>(0, config.ballast_bytes());
+  }
+  return int64_t{64} << 20;
+}
+
+template <typename T>
+T OrDefault(T value, T otherwise) {
+  return value > 0 ? value : otherwise;
+}
+
+ControlOptions ControlFor(const config::v1::CoordinatorConfig& config,
+                          const std::string& state_dir) {
+  const auto below = [&state_dir](const std::string& set, const char* name) {
+    return AbsolutePath(Or(set, absl::StrCat(state_dir, "/", name)));
+  };
+  ControlOptions control{
+      .outputs_dir = below(config.outputs_dir(), "outputs"),
+      .checkpoints_dir = below(config.checkpoints_dir(), "checkpoints"),
+      .allowed_roots = {config.allowed_roots().begin(),
+                        config.allowed_roots().end()},
+      .state_dir = state_dir,
+      .backup_dir = below(config.backups().dir(), "backups"),
+      .backup_keep = OrDefault(config.backups().keep(), 8),
+      .quota = {.running_jobs = config.max_running_jobs(),
+                .running_workers = config.max_running_workers()},
+      .preemption = config.preemption()};
+  control.backup_every = absl::Minutes(15);
+  if (!config.backups().every().empty()) {
+    // Checked before.
+    (void)absl::ParseDuration(config.backups().every(), &control.backup_every);
+  }
+  control.max_queued_jobs =
+      OrDefault(config.max_queued_jobs(), control.max_queued_jobs);
+  if (config.cordon_after_failures() != 0) {
+    control.cordon_after_failures = config.cordon_after_failures();
+  }
+  const config::v1::Retention& keep = config.retention();
+  if (keep.job_days() > 0) {
+    control.retention.jobs_for = absl::Hours(24 * keep.job_days());
+  }
+  if (keep.audit_days() > 0) {
+    control.retention.audit_for = absl::Hours(24 * keep.audit_days());
+  }
+  control.retention.jobs = OrDefault(keep.jobs(), control.retention.jobs);
+  control.retention.events = OrDefault(keep.events(), control.retention.events);
+  return control;
+}
+
 }  // namespace
 
 struct Server::Impl {
   std::unique_ptr<Journal> journal;
   std::unique_ptr<SeriesStore> series;
-  Gate gate;
+  std::unique_ptr<Gate> gate;
   std::unique_ptr<Control> control;
   std::unique_ptr<WatchHub> watches;
   std::vector<std::unique_ptr<grpc::Service>> services;
@@ -61,6 +119,8 @@ struct Server::Impl {
   std::atomic<int64_t> ticks{0};
   Address address;
   bool down = false;
+  std::function<void(bool)> on_ready;
+  bool ready = true;  // the ticker's own
 
   ~Impl() { Shutdown(absl::Seconds(5)); }
   void TickUntilStopped(absl::Duration interval);
@@ -74,6 +134,11 @@ void Server::Impl::TickUntilStopped(absl::Duration interval) {
     lock.unlock();
     control->Tick();
     ++ticks;
+    if (ready == journal->disk_full()) {
+      ready = !ready;
+      SetServing(server.get(), kReadyService, ready);
+      if (on_ready) on_ready(ready);
+    }
     lock.lock();
   }
 }
@@ -110,20 +175,32 @@ absl::Status Server::CheckConfig(const config::v1::CoordinatorConfig& config) {
     return absl::InvalidArgumentError(absl::StrCat(
         "max_queued_jobs is ", config.max_queued_jobs(), ", below 0"));
   }
+  if (!config.backups().every().empty()) {
+    absl::Duration every;
+    if (!absl::ParseDuration(config.backups().every(), &every) ||
+        every < absl::ZeroDuration()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("backups.every is '", config.backups().every(),
+                       "'; write it as 15m, or 0 for none"));
+    }
+  }
   const std::string listen = Or(config.listen(), kDefaultListen);
   CADRE_ASSIGN_OR_RETURN(const Address address, ParseAddress(listen));
-  if (!config.insecure()) {
-    return absl::FailedPreconditionError(
-        "this release has no encryption: allow plaintext on a loopback "
-        "address with --insecure (or insecure: true)");
-  }
-  if (!IsLoopback(address)) {
+  if (config.insecure()) {
+    if (IsLoopback(address)) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat(
         "listen address ", listen,
-        " is not loopback: plaintext grants every "
-        "role to everyone and is allowed on loopback only; use 127.0.0.1"));
+        " is not loopback: plaintext is allowed on loopback only; use "
+        "127.0.0.1, or set tls and access_file"));
   }
-  return absl::OkStatus();
+  if (config.tls().certificate_file().empty() || config.access_file().empty()) {
+    return absl::FailedPreconditionError(
+        "neither tls with access_file nor insecure is set: name certificate, "
+        "key and access list in the configuration, or allow plaintext on a "
+        "loopback address with --insecure (or insecure: true)");
+  }
+  return ServerTls(TlsOf(config), config.tls().require_client_certificate())
+      .status();
 }
 
 absl::StatusOr<Server> Server::Start(const ServerOptions& options) {
@@ -140,26 +217,18 @@ absl::StatusOr<Server> Server::Start(const ServerOptions& options) {
                          Journal::Open({.state_dir = state_dir,
                                         .clock = options.clock,
                                         .ids = options.ids,
-                                        .metrics = options.metrics}));
+                                        .metrics = options.metrics,
+                                        .ballast_bytes = BallastOf(config)}));
   CADRE_ASSIGN_OR_RETURN(Database reader, impl->journal->OpenReader());
   CADRE_ASSIGN_OR_RETURN(
       impl->series, SeriesStore::Open(absl::StrCat(state_dir, "/series.db")));
-  ControlOptions control{
-      .clock = options.clock,
-      .ids = options.ids,
-      .metrics = options.metrics,
-      .data = options.data,
-      .series = impl->series.get(),
-      .timeouts = timeouts,
-      .outputs_dir = AbsolutePath(
-          Or(config.outputs_dir(), absl::StrCat(state_dir, "/outputs"))),
-      .checkpoints_dir = AbsolutePath(Or(
-          config.checkpoints_dir(), absl::StrCat(state_dir, "/checkpoints"))),
-      .allowed_roots = {config.allowed_roots().begin(),
-                        config.allowed_roots().end()}};
-  if (config.max_queued_jobs() > 0) {
-    control.max_queued_jobs = config.max_queued_jobs();
-  }
+  ControlOptions control = ControlFor(config, state_dir);
+  control.clock = options.clock;
+  control.ids = options.ids;
+  control.metrics = options.metrics;
+  control.data = options.data;
+  control.series = impl->series.get();
+  control.timeouts = timeouts;
   CADRE_ASSIGN_OR_RETURN(impl->control,
                          Control::Start(control, impl->journal.get()));
   impl->watches = std::make_unique<WatchHub>(&impl->control->table(),
@@ -167,12 +236,32 @@ absl::StatusOr<Server> Server::Start(const ServerOptions& options) {
   impl->control->table().SetListener(
       [hub = impl->watches.get()] { hub->Wake(); });
 
+  CADRE_ASSIGN_OR_RETURN(
+      impl->gate,
+      Gate::Open(
+          {.clock = options.clock,
+           .access_file = config.access_file(),
+           .calls_per_second = OrDefault<double>(config.rate_limit(), 20),
+           .burst = OrDefault<double>(config.rate_burst(), 200),
+           .on_denial = [control = impl->control.get()](
+                            const Caller& caller, const std::string& method,
+                            const std::string& reason) {
+             control->AuditDenial(caller, method, reason);
+           }}));
+  std::shared_ptr<grpc::ServerCredentials> credentials =
+      grpc::InsecureServerCredentials();
+  if (!config.insecure()) {
+    CADRE_ASSIGN_OR_RETURN(
+        credentials,
+        ServerTls(TlsOf(config), config.tls().require_client_certificate()));
+  }
+  impl->on_ready = options.on_ready;
   EnableHealthService();
   if (config.reflection())
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   const ServiceDeps deps{.control = impl->control.get(),
                          .watches = impl->watches.get(),
-                         .gate = &impl->gate,
+                         .gate = impl->gate.get(),
                          .metrics = options.metrics,
                          .clock = options.clock};
   impl->services.push_back(MakeJobService(deps));
@@ -181,8 +270,7 @@ absl::StatusOr<Server> Server::Start(const ServerOptions& options) {
   grpc::ServerBuilder builder;
   ApplyServerSettings(&builder);
   int port = 0;
-  builder.AddListeningPort(FormatAddress(impl->address),
-                           grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(FormatAddress(impl->address), credentials, &port);
   for (const auto& service : impl->services) {
     builder.RegisterService(service.get());
   }

@@ -13,6 +13,7 @@
 // Movable; not thread-safe itself.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -33,6 +34,9 @@ struct ServerOptions {
   DataChecker* data = nullptr;
   Clock* clock = Clock::Real();
   IdSource* ids = IdSource::Random();
+  // Told when the coordinator becomes able to take work, and when no longer
+  // (its disk is full). May be empty.
+  std::function<void(bool)> on_ready;
   // Time between rounds of judging and placing.
   absl::Duration tick_interval = absl::Milliseconds(100);
 };

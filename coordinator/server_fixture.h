@@ -64,6 +64,9 @@ class ServerFixture : public ::testing::Test {
     options.config.set_state_dir(absl::StrCat(dir_, "/state"));
     options.config.set_listen("127.0.0.1:0");
     options.config.set_insecure(true);
+    options.config.set_ballast_bytes(-1);
+    options.config.mutable_backups()->set_every("0");
+    configure(&options.config);
     auto server = Server::Start(options);
     ASSERT_OK(server);
     server_ = std::make_unique<Server>(*std::move(server));
@@ -153,6 +156,21 @@ resources:
     return response;
   }
 
+  // Any other unary call.
+  template <typename Stub, typename Request, typename Response>
+  absl::StatusOr<Response> Call(
+      const std::unique_ptr<Stub>& stub,
+      grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                   Response*),
+      const Request& request) {
+    grpc::ClientContext context;
+    Response response;
+    const absl::Status status =
+        FromGrpcStatus(((*stub).*method)(&context, request, &response));
+    if (!status.ok()) return status;
+    return response;
+  }
+
   std::vector<v1::WatchJobResponse> Watch(const std::string& name,
                                           int64_t after, bool history_only,
                                           absl::Status* end = nullptr) {
@@ -206,6 +224,10 @@ resources:
     if (!result) result << "; " << Get(name).DebugString();
     return result;
   }
+
+  // For tests that want more of the configuration.
+  std::function<void(config::v1::CoordinatorConfig*)> configure =
+      [](config::v1::CoordinatorConfig*) {};
 
   static constexpr char kConfig[] = R"({
   "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"],

@@ -61,7 +61,7 @@ grpc::ServerUnaryReactor* Serve(const ServiceDeps& deps,
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   auto done =
       Finisher<Response>({deps.metrics, deps.clock}, method, reactor, response);
-  const absl::StatusOr<Caller> caller = deps.gate->Admit(*context, method);
+  absl::StatusOr<Caller> caller = deps.gate->Admit(*context, method);
   if (caller.ok()) {
     call(*caller, std::move(done));
   } else {

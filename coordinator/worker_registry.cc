@@ -42,7 +42,13 @@ WorkerRegistry::Admission WorkerRegistry::Observe(
   *changed = fresh || Differs(view.last, request);
   if (view.last.running().step() != request.running().step() ||
       CollectiveSeq(view.last) != CollectiveSeq(request) ||
+      view.last.running().phase() != request.running().phase() ||
       view.last.state_case() != request.state_case()) {
+    if (view.last.attempt_epoch() != request.attempt_epoch()) {
+      view.longest_gap = absl::ZeroDuration();
+    } else if (view.last.running().phase() == "train") {
+      view.longest_gap = std::max(view.longest_gap, now - view.last_progress);
+    }
     view.last_progress = now;
   }
   if (request.attempt_epoch() > 0) {

@@ -28,6 +28,8 @@ struct WorkerView {
   absl::Time last_sync_time;
   // When step or collective_seq last grew.
   absl::Duration last_progress;
+  // The longest time between two advances while running this epoch.
+  absl::Duration longest_gap;
   // Newest epoch this process has taken up.
   int64_t taken_epoch = 0;
   std::string taken_job;

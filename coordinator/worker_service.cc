@@ -14,10 +14,15 @@ class WorkerServiceImpl final : public v1::WorkerService::CallbackService {
   grpc::ServerUnaryReactor* Sync(grpc::CallbackServerContext* context,
                                  const v1::SyncRequest* request,
                                  v1::SyncResponse* response) override {
-    return Serve(deps_, context, "Sync", response,
-                 [&](const Caller&, auto done) {
-                   deps_.control->Sync(*request, std::move(done));
-                 });
+    return Serve(
+        deps_, context, "Sync", response, [&](const Caller& caller, auto done) {
+          const absl::Status own = CheckWorkerId(caller, request->worker_id());
+          if (!own.ok()) {
+            deps_.gate->Deny(caller, "Sync", own);
+            return done(own);
+          }
+          deps_.control->Sync(*request, std::move(done));
+        });
   }
 
  private:

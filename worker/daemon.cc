@@ -79,9 +79,13 @@ absl::StatusOr<WorkerDaemon> WorkerDaemon::Start(const WorkerOptions& options) {
                               .hostname = options.hostname,
                               .gpu_uuid = facts.uuid,
                               .link_domain = options.link_domain});
-  CADRE_ASSIGN_OR_RETURN(auto channel,
-                         OpenChannel({.address = options.coordinator,
-                                      .insecure = options.insecure}));
+  CADRE_ASSIGN_OR_RETURN(
+      auto channel, OpenChannel({.address = options.coordinator,
+                                 .insecure = options.insecure,
+                                 .ca_file = options.ca_file,
+                                 .certificate_file = options.certificate_file,
+                                 .key_file = options.key_file,
+                                 .token_file = options.token_file}));
   CADRE_ASSIGN_OR_RETURN(
       impl->server,
       AsTransient(MetricsServer::Start(options.metrics_listen, &impl->registry,

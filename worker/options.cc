@@ -26,7 +26,8 @@ constexpr int kMaxCpuThreads = 1024;
 struct Flags {
   std::string config, ports_file;
   std::optional<std::string> coordinator, worker_id, device, metrics_listen,
-      health_listen, data_address;
+      health_listen, data_address, ca_file, certificate_file, key_file,
+      token_file;
   std::optional<int> index, cpu_threads;
   bool insecure = false, check_config = false, version = false;
 };
@@ -55,6 +56,13 @@ void AddFlags(CLI::App* app, Flags* flags) {
                   "127.0.0.1)");
   app->add_option("--cpu-threads", flags->cpu_threads,
                   "Threads of the CPU backend (default 1)");
+  app->add_option("--ca", flags->ca_file,
+                  "Certificate of the coordinator's authority (PEM)");
+  app->add_option("--cert", flags->certificate_file,
+                  "This worker's certificate (PEM)");
+  app->add_option("--key", flags->key_file, "Its private key (PEM)");
+  app->add_option("--token-file", flags->token_file,
+                  "File with this worker's token");
   app->add_flag("--insecure", flags->insecure,
                 "Plaintext to a coordinator on loopback");
   app->add_option("--ports-file", flags->ports_file,
@@ -132,6 +140,11 @@ absl::StatusOr<WorkerOptions> Resolve(const WorkerConfig& config,
   }
   options.labels = {config.labels().begin(), config.labels().end()};
   options.insecure = flags.insecure || config.insecure();
+  options.ca_file = pick(flags.ca_file, config.ca_file(), "");
+  options.certificate_file =
+      pick(flags.certificate_file, config.certificate_file(), "");
+  options.key_file = pick(flags.key_file, config.key_file(), "");
+  options.token_file = pick(flags.token_file, config.token_file(), "");
   CADRE_ASSIGN_OR_RETURN(options.timeouts, ReadTimeouts(config.timeouts()));
   options.ports_file = flags.ports_file;
   return options;

@@ -25,6 +25,8 @@ struct WorkerOptions {
   int cpu_threads = 1;
   std::map<std::string, std::string> labels;
   bool insecure = false;
+  // In PEM; see cadre.config.v1.WorkerConfig.
+  std::string ca_file, certificate_file, key_file, token_file;
   Timeouts timeouts;
   // Where the ports in use are written to, "" for nowhere.
   std::string ports_file;

@@ -77,6 +77,9 @@ inline constexpr MetricDef kJournalCommit{
     "cadre_journal_commit_seconds", kHistogram,
     "Duration of one journal transaction, the disk write included.", kFast};
 // Label: file db|wal.
+inline constexpr MetricDef kJournalLastBackup{
+    "cadre_journal_last_backup_timestamp_seconds", kGauge,
+    "Unix time of the last copy of state.db that was made and checked."};
 inline constexpr MetricDef kJournalBytes{"cadre_journal_bytes", kGauge,
                                          "Size of the journal's files."};
 inline constexpr MetricDef kGeneration{

@@ -4,9 +4,17 @@
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/server_builder.h>
 #include <grpcpp/support/channel_arguments.h>
+#include <grpcpp/support/client_interceptor.h>
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "base/rpc/address.h"
+#include "base/rpc/tls.h"
 #include "base/status_macros.h"
 
 namespace cadre {
@@ -26,21 +34,86 @@ constexpr char kServiceConfig[] = R"({
   }]
 })";
 
+// Adds the token to every call. An interceptor and not call credentials: those
+// do not work without TLS, which a trial on one machine does without.
+class TokenSender final : public grpc::experimental::Interceptor {
+ public:
+  explicit TokenSender(const std::string& value) : value_(value) {}
+  void Intercept(grpc::experimental::InterceptorBatchMethods* batch) override {
+    using Point = grpc::experimental::InterceptionHookPoints;
+    if (batch->QueryInterceptionHookPoint(Point::PRE_SEND_INITIAL_METADATA)) {
+      batch->GetSendInitialMetadata()->insert({"authorization", value_});
+    }
+    batch->Proceed();
+  }
+
+ private:
+  const std::string& value_;
+};
+
+class TokenSenderFactory final
+    : public grpc::experimental::ClientInterceptorFactoryInterface {
+ public:
+  explicit TokenSenderFactory(const std::string& token)
+      : value_(absl::StrCat("Bearer ", token)) {}
+  grpc::experimental::Interceptor* CreateClientInterceptor(
+      grpc::experimental::ClientRpcInfo*) override {
+    return new TokenSender(value_);
+  }
+
+ private:
+  const std::string value_;
+};
+
+absl::StatusOr<std::string> ReadToken(const std::string& path) {
+  CADRE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  const std::string token(absl::StripAsciiWhitespace(text));
+  // Anything else would be refused by the transport, with the token in the
+  // message.
+  const bool printable = std::all_of(token.begin(), token.end(), [](char c) {
+    return absl::ascii_isgraph(static_cast<unsigned char>(c));
+  });
+  if (token.empty() || !printable) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " holds no token: one word of printable ASCII"));
+  }
+  return token;
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(
+    const ChannelOptions& options, const Address& address) {
+  if (!options.insecure) {
+    if (options.ca_file.empty()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "cannot connect to ", options.address,
+          " without knowing who vouches "
+          "for it: name the authority's certificate with --ca, or pass "
+          "--insecure for plaintext to a loopback address"));
+    }
+    return ClientTls({.ca = options.ca_file,
+                      .certificate = options.certificate_file,
+                      .key = options.key_file});
+  }
+  if (!IsLoopback(address)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "cannot connect to ", options.address, " without encryption: ",
+        "plaintext is allowed on loopback addresses only; name the "
+        "authority's certificate with --ca, or use an SSH tunnel to "
+        "127.0.0.1"));
+  }
+  return grpc::InsecureChannelCredentials();
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(
     const ChannelOptions& options) {
   CADRE_ASSIGN_OR_RETURN(const Address address, ParseAddress(options.address));
-  if (!options.insecure) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "cannot connect to ", options.address, ": this release speaks ",
-        "plaintext on loopback addresses only; pass --insecure for that"));
-  }
-  if (!IsLoopback(address)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "cannot connect to ", options.address, " without encryption: ",
-        "plaintext is allowed on loopback addresses only; use an SSH tunnel ",
-        "to 127.0.0.1"));
+  CADRE_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> tls,
+                         Credentials(options, address));
+  std::string token;
+  if (!options.token_file.empty()) {
+    CADRE_ASSIGN_OR_RETURN(token, ReadToken(options.token_file));
   }
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
@@ -57,8 +130,14 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(
   arguments.SetServiceConfigJSON(kServiceConfig);
   // A proxy from the environment has no business on loopback.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return grpc::CreateCustomChannel(
-      options.address, grpc::InsecureChannelCredentials(), arguments);
+  std::vector<
+      std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>>
+      interceptors;
+  if (!token.empty()) {
+    interceptors.push_back(std::make_unique<TokenSenderFactory>(token));
+  }
+  return grpc::experimental::CreateCustomChannelWithInterceptors(
+      options.address, tls, arguments, std::move(interceptors));
 }
 
 void ApplyServerSettings(grpc::ServerBuilder* builder) {

@@ -30,8 +30,12 @@ inline constexpr int kMaxMessageBytes = 16 << 20;
 
 struct ChannelOptions {
   std::string address;  // "127.0.0.1:8470"
-  // Plaintext; only to loopback addresses.
+  // Plaintext; only to loopback addresses. False: TLS, and `ca` is needed.
   bool insecure = false;
+  // Who vouches for the server, and this side's certificate, in PEM.
+  std::string ca_file, certificate_file, key_file;
+  // File with a token, sent as "authorization: Bearer" with every call.
+  std::string token_file;
 };
 
 // A channel that repeats calls answered UNAVAILABLE, at most 5 attempts with

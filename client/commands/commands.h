@@ -4,6 +4,8 @@
 // One function per command of `cadre`; each returns the exit code
 // (exit_codes.h). Arguments are filled by client/cli.cc.
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,7 +40,48 @@ int Watch(const Context& context, const std::string& job);
 int Events(const Context& context, const std::string& job);
 int Cancel(const Context& context, const std::string& job,
            const std::string& reason);
-int Workers(const Context& context);
+int Pause(const Context& context, const std::string& job,
+          const std::string& reason);
+struct ResumeArgs {
+  std::string job, reason;
+  std::optional<int> priority;
+};
+int Resume(const Context& context, const ResumeArgs& args);
+int Delete(const Context& context, const std::string& job,
+           const std::string& reason);
+int Plan(const Context& context, const std::string& job);
+int Checkpoints(const Context& context, const std::string& job);
+int Artifacts(const Context& context, const std::string& job);
+
+struct SeriesArgs {
+  std::string job;
+  std::vector<std::string> names;  // empty: all
+  int64_t from = 0, to = 0;        // steps; 0: no limit
+  int max_points = 0;              // 0: the server's default
+};
+int Series(const Context& context, const SeriesArgs& args);
+
+struct ExpertsArgs {
+  std::string job;
+  bool cumulative = false;
+  std::vector<int> layers;  // empty: all
+};
+int Experts(const Context& context, const ExpertsArgs& args);
+
+int Workers(const Context& context, const std::string& filter);
+int Cordon(const Context& context, const std::string& worker,
+           const std::string& reason);
+int Uncordon(const Context& context, const std::string& worker,
+             const std::string& reason);
+struct DrainArgs {
+  std::string worker, reason;
+  bool at_checkpoint = false;
+  double deadline_seconds = 0;  // 0: the coordinator's
+  bool wait = false;            // until it holds no job
+};
+int Drain(const Context& context, const DrainArgs& args);
+int Backup(const Context& context, const std::string& path);
+int Audit(const Context& context, int limit);
 
 struct InspectArgs {
   std::string path;  // model directory or config.json

@@ -1,0 +1,192 @@
+"""Faults one by one, with real daemons. The short form; long.py has the rest."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import unittest
+import uuid
+
+from tests.fault import cluster, history
+
+JOURNAL_POINTS = ("before_begin", "mid_batch", "before_commit", "after_commit",
+                  "before_reply")
+
+
+class FaultTest(unittest.TestCase):
+
+    def setUp(self):
+        self.folder = pathlib.Path(
+            tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR")))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def make(self, workers=0, state=None, config=""):
+        made = cluster.Cluster(self.folder, state, config)
+        self.addCleanup(made.stop)
+        made.write_inputs()
+        made.start_coordinator()
+        for number in range(workers):
+            made.start_worker(number)
+        return made
+
+    def check(self, made, acknowledged=()):
+        return history.check(made.state, acknowledged)
+
+
+class CoordinatorKilled(FaultTest):
+
+    def test_at_each_journal_step_a_retry_makes_one_job(self):
+        made = self.make()
+        made.kill_coordinator()
+        acknowledged = []
+        for number, point in enumerate(JOURNAL_POINTS):
+            # The first commit of this life is the submission's or one before.
+            made.start_coordinator(f"journal.{point}=kill@{number + 1}",
+                                   wait=False)
+            request = str(uuid.uuid4())
+            job = made.write_job(f"job-{number}", 1, 4)
+            made.cadre("submit", job, f"--request-id={request}", "--timeout=3")
+            made.kill_coordinator()
+            made.start_coordinator()
+            result = made.cadre("submit", job, f"--request-id={request}")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            acknowledged.append(f"job-{number}")
+            made.kill_coordinator()
+        made.start_coordinator()
+        self.assertEqual(len(made.json("list", "--all")), len(JOURNAL_POINTS))
+        self.check(made, acknowledged)
+
+    def test_a_running_job_does_not_notice(self):
+        made = self.make(workers=1)
+        made.submit("steady", 1, 60)
+        made.wait_state("steady", "JOB_STATE_RUNNING")
+        for _ in range(2):
+            made.kill_coordinator()
+            made.start_coordinator()
+        job = made.wait_state("steady", "JOB_STATE_SUCCEEDED")
+        self.assertEqual(len(job["attempts"]), 1)
+        self.check(made, ["steady"])
+
+
+class WorkerFaults(FaultTest):
+
+    def test_killed_while_training_it_ends_as_if_undisturbed(self):
+        made = self.make(workers=2)
+        made.submit("calm", 2, 24)
+        made.wait_state("calm", "JOB_STATE_SUCCEEDED")
+        made.submit("shaken", 2, 24)
+        made.wait_state("shaken", "JOB_STATE_RUNNING")
+        cluster.wait_for(
+            lambda: made.json("checkpoints", "shaken"), "a checkpoint")
+        made.workers[1].kill()
+        made.start_worker(1)
+        job = made.wait_state("shaken", "JOB_STATE_SUCCEEDED")
+        self.assertEqual(len(job["attempts"]), 2, json.dumps(job, indent=1))
+        self.assertEqual(job["attempts"][0]["cause"],
+                         "FAILURE_CAUSE_WORKER_LOST")
+        self.assertGreater(int(job["attempts"][1]["from_step"]), 0)
+        calm, shaken = made.losses("calm"), made.losses("shaken")
+        self.assertEqual(calm[24], shaken[24])
+        self.check(made, ["calm", "shaken"])
+
+    def test_stopped_past_its_lease_it_is_fenced_when_it_wakes(self):
+        made = self.make(workers=2)
+        made.submit("lone", 1, 40)
+        job = made.wait_state("lone", "JOB_STATE_RUNNING")
+        number = int(job["attempts"][0]["workers"][0].split(".")[1])
+        made.workers[number].send(signal.SIGSTOP)
+        # Alone and silent, it is given a minute before it is held for lost.
+        cluster.wait_for(
+            lambda: len(made.job("lone")["attempts"]) == 2, "a new attempt",
+            120)
+        made.workers[number].send(signal.SIGCONT)
+        job = made.wait_state("lone", "JOB_STATE_SUCCEEDED")
+        self.assertNotEqual(job["attempts"][0]["workers"],
+                            job["attempts"][1]["workers"])
+        cluster.wait_for(
+            lambda: all(w["state"] == "STATE_IDLE"
+                        for w in made.json("workers")), "both to be idle")
+        self.check(made, ["lone"])
+
+    def test_cut_off_from_the_coordinator_a_job_runs_on(self):
+        made = self.make(workers=2)
+        made.submit("far", 2, 60)
+        made.wait_state("far", "JOB_STATE_RUNNING")
+        for up, down in ((True, True), (True, False), (False, True)):
+            made.relays[1].cut(up, down)
+            step = int(made.job("far")["progress"].get("step", 0))
+            cluster.wait_for(
+                lambda: int(made.job("far")["progress"].get("step", 0)) >
+                min(step + 2, 55), "the job to run on")
+            made.relays[1].heal()
+        job = made.wait_state("far", "JOB_STATE_SUCCEEDED")
+        self.assertEqual(len(job["attempts"]), 1, json.dumps(job, indent=1))
+        self.check(made, ["far"])
+
+
+class Verbs(FaultTest):
+
+    def test_duplicates_and_late_calls_leave_the_last_intended_state(self):
+        made = self.make(workers=1)
+        made.submit("verbs", 1, 40)
+        made.wait_state("verbs", "JOB_STATE_RUNNING")
+        for verb in ("pause", "pause"):
+            self.assertEqual(made.cadre(verb, "verbs").returncode, 0)
+        made.wait_state("verbs", "JOB_STATE_PAUSED")
+        for verb in ("resume", "resume"):
+            self.assertEqual(made.cadre(verb, "verbs").returncode, 0)
+        job = made.wait_state("verbs", "JOB_STATE_SUCCEEDED")
+        self.assertGreater(int(job["attempts"][-1]["from_step"]), 0)
+        self.assertEqual(made.cadre("pause", "verbs").returncode, 6)
+        self.assertEqual(made.cadre("drain", "nobody").returncode, 3)
+        self.assertEqual(made.cadre("delete", "verbs").returncode, 0)
+        self.assertEqual(made.cadre("get", "verbs").returncode, 3)
+
+
+class DiskFull(FaultTest):
+
+    def test_new_work_stops_nothing_is_lost_and_room_heals(self):
+        disk = self.folder / "disk"
+        disk.mkdir()
+        mount = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=12m", "none", str(disk)],
+            capture_output=True, check=False)
+        if mount.returncode != 0:
+            self.skipTest("mounting a small tmpfs is not permitted here")
+        self.addCleanup(subprocess.run, ["umount", "-l", str(disk)],
+                        check=False)
+        made = self.make(workers=1, state=disk,
+                         config=f"ballast_bytes: {2 << 20} "
+                                "backups { every: '0' }")
+        made.submit("before", 1, 30)
+        made.wait_state("before", "JOB_STATE_RUNNING")
+        filler = disk / "filler"
+        with filler.open("wb") as out:
+            try:
+                while True:
+                    out.write(b"x" * 65536)
+                    out.flush()
+            except OSError:
+                pass
+        refused = cluster.wait_for(
+            lambda: self.refusal(made, "during"), "a refusal")
+        self.assertIn("disk", refused)
+        # Reads go on, and so does the job.
+        self.assertEqual(made.cadre("get", "before").returncode, 0)
+        self.assertEqual(made.cadre("cancel", "before").returncode, 0)
+        filler.unlink()
+        cluster.wait_for(lambda: self.refusal(made, "after") is None,
+                         "room again")
+        self.check(made, ["before", "after"])
+
+    def refusal(self, made, name):
+        result = made.cadre("submit", made.write_job(name, 1, 2),
+                            "--timeout=5")
+        return None if result.returncode == 0 else result.stderr
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,116 @@
+"""The long form: random kills of the coordinator under load.
+
+    bazel run //tests/fault:long -- --cycles=1000 --seed=7
+
+Clients submit, pause, resume and cancel all the time while the coordinator is
+killed at a random moment or journal step, again and again. A call that was
+answered OK must have happened, once; history.py looks for everything else. The
+same seed gives the same plan of kills and calls (the machine's timing is its
+own).
+"""
+
+import argparse
+import pathlib
+import random
+import tempfile
+import threading
+import time
+import uuid
+
+from tests.fault import cluster, history
+
+POINTS = ("before_begin", "mid_batch", "before_commit", "after_commit",
+          "before_reply")
+
+
+class Client(threading.Thread):
+    """Submits and changes jobs until told to stop."""
+
+    def __init__(self, made, number, seed, stop):
+        super().__init__(daemon=True)
+        self.made, self.stop = made, stop
+        self.random = random.Random(seed * 1000 + number)
+        self.number = number
+        self.acknowledged = []
+        self.calls = 0
+
+    def run(self):
+        while not self.stop.is_set():
+            self.calls += 1
+            name = f"c{self.number}-{self.calls}"
+            job = self.made.write_job(name, 1, 2)
+            args = ("submit", job, f"--request-id={uuid.uuid4()}",
+                    "--timeout=2")
+            # Repeated with the same id until it is answered.
+            while not self.stop.is_set():
+                result = self.made.cadre(*args)
+                if result.returncode == 0:
+                    self.acknowledged.append(name)
+                    break
+                if result.returncode not in (8, 10):
+                    raise AssertionError(result.stderr)
+            job.unlink()
+            if self.acknowledged and self.random.random() < 0.5:
+                verb = self.random.choice(("pause", "resume", "cancel"))
+                self.made.cadre(verb, self.random.choice(self.acknowledged),
+                                "--timeout=2")
+
+
+def run(cycles, seed, clients, folder):
+    made = cluster.Cluster(folder, config="backups { every: '0' }")
+    made.write_inputs()
+    plan = random.Random(seed)
+    stop = threading.Event()
+    threads = [Client(made, n, seed, stop) for n in range(clients)]
+    begun = time.monotonic()
+    try:
+        made.start_coordinator()
+        for thread in threads:
+            thread.start()
+        for cycle in range(cycles):
+            if plan.random() < 0.5:
+                made.kill_coordinator()
+                made.start_coordinator(wait=False)
+                time.sleep(plan.uniform(0.1, 0.6))
+            else:
+                made.kill_coordinator()
+                made.start_coordinator(
+                    f"journal.{plan.choice(POINTS)}=kill@{plan.randint(1, 40)}",
+                    wait=False)
+                end = time.monotonic() + 1
+                while made.coordinator.alive() and time.monotonic() < end:
+                    time.sleep(0.01)
+            if cycle % 100 == 99:
+                print(f"{cycle + 1} cycles, "
+                      f"{sum(len(t.acknowledged) for t in threads)} jobs, "
+                      f"{time.monotonic() - begun:.0f} s", flush=True)
+        made.kill_coordinator()
+        made.start_coordinator()
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+        acknowledged = [n for t in threads for n in t.acknowledged]
+        made.stop()
+        counts = history.check(made.state, acknowledged)
+        print(f"{cycles} cycles, seed {seed}: {len(acknowledged)} acknowledged "
+              f"jobs, {counts['jobs']} jobs and {counts['events']} events in "
+              f"the journal, no promise broken, "
+              f"{time.monotonic() - begun:.0f} s")
+        return len(acknowledged)
+    finally:
+        stop.set()
+        made.stop()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cycles", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--clients", type=int, default=4)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        run(args.cycles, args.seed, args.clients, pathlib.Path(folder))
+
+
+if __name__ == "__main__":
+    main()

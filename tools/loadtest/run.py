@@ -1,0 +1,51 @@
+"""Starts a coordinator, loads it, prints latencies and its memory.
+
+    bazel run //tools/loadtest:run -- --workers=1000 --rate=100 --seconds=60
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+from tests.fault import cluster
+
+LOADTEST = pathlib.Path.cwd() / "tools/loadtest/loadtest"
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        made = cluster.Cluster(
+            folder, config="max_queued_jobs: 1000000 backups { every: '0' }")
+        # The timeouts of a real installation.
+        made.config.write_text(
+            "max_queued_jobs: 1000000 backups { every: '0' }\n")
+        made.write_inputs()
+        job = made.write_job("any", 1, 2)
+        # A name would be taken from the second job on.
+        job.write_text("".join(line for line in job.read_text().splitlines(True)
+                               if not line.startswith("name:")))
+        made.start_coordinator()
+        try:
+            before = os.getloadavg()[0]
+            begun = time.monotonic()
+            subprocess.run(
+                [str(LOADTEST), f"--address=127.0.0.1:{made.port}",
+                 f"--job={job}", f"--base-dir={folder}", *sys.argv[1:]],
+                check=True)
+            status = pathlib.Path(
+                f"/proc/{made.coordinator.child.pid}/status").read_text()
+            for line in status.splitlines():
+                if line.startswith(("VmHWM", "VmRSS", "Threads")):
+                    print(line)
+            print(f"load average {before:.1f} before, "
+                  f"{os.getloadavg()[0]:.1f} after, {os.cpu_count()} "
+                  f"processors, {time.monotonic() - begun:.0f} s")
+        finally:
+            made.stop()
+
+
+if __name__ == "__main__":
+    main()
