@@ -26,6 +26,10 @@ class JobTable {
   RecordPtr Find(const std::string& id) const;
   // Newest first.
   std::vector<RecordPtr> All() const;
+  // The same from below a creation sequence on, until the visitor says false.
+  // It runs under the table's lock and must be quick.
+  void Visit(int64_t below,
+             const std::function<bool(const RecordPtr&)>& visitor) const;
   // The job whose present attempt has the worker as a member; null: none.
   RecordPtr HeldBy(const std::string& worker_id) const;
 
@@ -48,7 +52,8 @@ class JobTable {
   std::function<void()> listener_;
   mutable absl::Mutex mutex_;
   std::map<std::string, RecordPtr> jobs_ ABSL_GUARDED_BY(mutex_);
-  std::map<int64_t, std::string, std::greater<>> order_ ABSL_GUARDED_BY(mutex_);
+  // Newest first.
+  std::map<int64_t, RecordPtr, std::greater<>> order_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::string> holder_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, v1::Progress> progress_ ABSL_GUARDED_BY(mutex_);
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
@@ -119,19 +120,22 @@ absl::StatusOr<v1::ListJobsResponse> ListJobs(
       return ReadPageToken("", query).status();
     }
   }
+  std::vector<RecordPtr> page;
+  bool more = false;
+  table.Visit(before, [&](const RecordPtr& record) {
+    if (!filter.Matches(record->job())) return true;
+    more = static_cast<int>(page.size()) == size;
+    if (!more) page.push_back(record);
+    return !more;
+  });
   v1::ListJobsResponse response;
-  int64_t last = 0;
-  for (const RecordPtr& record : table.All()) {
-    if (record->create_sequence() >= before || !filter.Matches(record->job())) {
-      continue;
-    }
-    if (response.jobs_size() == size) {
-      response.set_next_page_token(MakePageToken(absl::StrCat(last), query));
-      break;
-    }
+  for (const RecordPtr& record : page) {
     *response.add_jobs() =
         table.View(*record, request.view() == v1::JOB_VIEW_FULL);
-    last = record->create_sequence();
+  }
+  if (more) {
+    response.set_next_page_token(
+        MakePageToken(absl::StrCat(page.back()->create_sequence()), query));
   }
   return response;
 }

@@ -111,6 +111,35 @@ TEST_F(ListTest, ATokenBelongsToItsQuery) {
             "PAGE_TOKEN_INVALID");
 }
 
+TEST_F(ListTest, TheBasicViewHasAllButThreeFields) {
+  state::v1::JobRecord record;
+  v1::Job* job = record.mutable_job();
+  const auto* reflection = job->GetReflection();
+  const auto* descriptor = job->GetDescriptor();
+  for (int i = 0; i < descriptor->field_count(); ++i) {
+    const auto* field = descriptor->field(i);
+    if (field->is_repeated()) {
+      reflection->AddMessage(job, field);
+    } else if (field->message_type() != nullptr) {
+      reflection->MutableMessage(job, field);
+    } else if (field->enum_type() != nullptr) {
+      reflection->SetEnumValue(job, field, 2);
+    } else if (field->type() == field->TYPE_STRING) {
+      reflection->SetString(job, field, "x");
+    } else if (field->type() == field->TYPE_INT32) {
+      reflection->SetInt32(job, field, 7);
+    } else {
+      reflection->SetInt64(job, field, 7);
+    }
+  }
+  v1::Job basic = *job;
+  basic.clear_config_snapshot();
+  basic.clear_attempts();
+  basic.clear_restarts_left();
+  EXPECT_EQ(table_.View(record, true).DebugString(), job->DebugString());
+  EXPECT_EQ(table_.View(record, false).DebugString(), basic.DebugString());
+}
+
 TEST(PageSize, IsLoweredButNeverNegative) {
   EXPECT_EQ(*PageSize(0), 50);
   EXPECT_EQ(*PageSize(5000), 1000);

@@ -34,6 +34,7 @@ class VerbsTest : public ServerFixture {
     workers_[0]->hold_at_step = at;
     const std::string name = MustCreate(1);
     EXPECT_TRUE(SyncUntil([&] { return workers_[0]->step() == at; }));
+    EXPECT_TRUE(SyncUntilState(name, v1::JOB_STATE_RUNNING));
     return name;
   }
 };
