@@ -1,0 +1,199 @@
+#ifndef CADRE_KERNELS_LINEAR_ATTENTION_CHUNK_CUH_
+#define CADRE_KERNELS_LINEAR_ATTENTION_CHUNK_CUH_
+
+// What the chunk-parallel kernels of KDA and Gated DeltaNet share: the problem
+// as they see it, the table of chunks, the layouts of the tiles they hand to
+// each other, and the gate. Private to kernels/{kda,gdn}.
+//
+// Notation of one chunk (64 tokens of one document and head), with G the
+// inclusive sum of log-decays and Gn its last row:
+//   Aqk = K^-1/2 tril(<q_i exp(G_i - G_j), k_j>)
+//   Inv = (I + stril(beta_i <k_i exp(G_i - G_j), k_j>))^-1
+//   u = Inv beta v      w = Inv beta exp(G) k
+//   qg = K^-1/2 exp(G) q      kg = exp(Gn - G) k
+//   X = u - w S      o = qg S + Aqk X      S <- exp(Gn) S + kg^T X
+// A chunk has four sub-blocks of 16 rows. All exponents are of differences
+// taken within or up to the border of a sub-block, so none is positive but the
+// one of the key side of a diagonal 16x16 block, which stays below 75 nats or
+// is replaced by a scalar path.
+//
+// Logarithms of decays are to base 2 throughout.
+
+#include <cstdint>
+
+#include "kernels/linear_attention/ptx.cuh"
+
+namespace cadre::linear_attention {
+
+constexpr int kChunk = 64;
+constexpr int kDim = 128;  // K = V
+constexpr int kSub = 16;
+constexpr int kTile = kChunk * kDim;    // elements of a [64,128] tile
+constexpr int kSquare = kChunk * kChunk;
+constexpr int kState = kDim * kDim;
+constexpr float kLog2E = 1.4426950408889634f;
+constexpr float kLn2 = 0.6931471805599453f;
+constexpr float kScale = 0.08838834764831845f;  // 128^-1/2
+// Largest fall of G inside a sub-block (base 2) that the matrix path takes.
+constexpr float kMaxFall = 75.0f * kLog2E;
+
+struct Chunk {
+  int begin;   // first token
+  int length;  // 1 to 64
+  int doc;
+  int unused;
+};
+
+struct Problem {
+  const uint16_t* q;  // bf16 [T,Hk,128]
+  const uint16_t* k;
+  const uint16_t* v;  // bf16 [T,H,128]
+  const uint16_t* z;  // KDA: bf16 [T,H,128]
+  const float* a;     // GDN: [T,H]
+  const float* beta;  // [T,H]
+  const float* a_log;
+  const float* dt_bias;
+  const int32_t* cu_seqlens;
+  const float* initial_state;  // or null
+  const uint16_t* d_o;         // backward only
+  const float* d_final_state;  // or null
+  int tokens, docs;
+  int heads, key_heads;  // value heads; divisible by key heads
+  int first_head;        // this launch works on heads
+  int num_heads;         // [first_head, first_head + num_heads)
+  int max_chunks;
+  bool bounded;
+  float bound;  // base 2
+
+  // Workspace. Tiles are indexed by chunk * num_heads + head - first_head.
+  Chunk* chunks;       // [max_chunks]
+  int* first_chunk;    // [docs + 1]
+  uint16_t* w;         // wide tiles, of -w
+  uint16_t* qg;        // wide tiles
+  uint16_t* kg;        // wide tiles
+  uint16_t* u;         // sliced tiles
+  uint16_t* aqk;       // square tiles
+  uint16_t* inverse;   // square tiles; backward only
+  float* decay;        // [128] each: exp(Gn)
+  // Backward only.
+  uint16_t* x;   // wide tiles
+  uint16_t* dx;  // wide tiles
+  uint16_t* s;   // state tiles: before the chunk
+  uint16_t* ds;  // state tiles: gradient of the state after the chunk
+
+  __device__ int key_head(int head) const {
+    return head / (heads / key_heads);
+  }
+  __device__ int64_t tile(int chunk, int head) const {
+    return static_cast<int64_t>(chunk) * num_heads + head - first_head;
+  }
+  __device__ int64_t row(int token, int head) const {
+    return (static_cast<int64_t>(token) * heads + head) * kDim;
+  }
+  __device__ int64_t key_row(int token, int head) const {
+    return (static_cast<int64_t>(token) * key_heads + key_head(head)) * kDim;
+  }
+};
+
+// Layouts, in elements of bf16. Pieces of 16 bytes are permuted so that any
+// eight rows of one column of pieces lie in different banks.
+
+// [R,128] as two halves of 64 columns.
+template <int kRows = kChunk>
+__device__ __forceinline__ int Wide(int row, int col) {
+  return (col >> 6) * (kRows * 64) + row * 64 +
+         ((((col >> 3) & 7) ^ (row & 7)) << 3) + (col & 7);
+}
+// [64,64]
+__device__ __forceinline__ int Square(int row, int col) {
+  return row * 64 + (((col >> 3) ^ (row & 7)) << 3) + (col & 7);
+}
+// [64,128] as four slices of 32 columns.
+__device__ __forceinline__ int Sliced(int row, int col) {
+  return (col >> 5) * 2048 + row * 32 +
+         ((((col >> 3) & 3) ^ ((row >> 1) & 3)) << 3) + (col & 7);
+}
+
+// Where a lane points ldmatrix.x4 so that the four tiles form a 16x16 block in
+// the order of an A operand (rows first), or of two B operands.
+__device__ __forceinline__ int RowsFirstRow(int lane) { return lane & 15; }
+__device__ __forceinline__ int RowsFirstCol(int lane) {
+  return (lane >> 4) << 3;
+}
+__device__ __forceinline__ int ColsFirstRow(int lane) {
+  return (lane & 7) | ((lane >> 4) << 3);
+}
+__device__ __forceinline__ int ColsFirstCol(int lane) { return lane & 8; }
+
+// The gate of one head, base 2.
+struct GateMath {
+  float rate;   // exp(a_log)
+  float bound;  // base 2
+  bool bounded;
+
+  __device__ __forceinline__ float Sigmoid(float x) const {
+    return Reciprocal(1.0f + Exp2(-kLog2E * x));
+  }
+  __device__ __forceinline__ float LogDecay(float x) const {
+    if (bounded) return bound * Sigmoid(rate * x);
+    if (x > 20.0f) return -rate * kLog2E * x;
+    const float e = Exp2(-kLog2E * fabsf(x));
+    // log2(1 + e); the series keeps slow decays exact.
+    const float log1p =
+        e < 0.03f
+            ? kLog2E * e *
+                  (1.0f - e * (0.5f - e * (1.0f / 3 - e * (0.25f - e * 0.2f))))
+            : Log2(1.0f + e);
+    return -rate * (kLog2E * fmaxf(x, 0.0f) + log1p);
+  }
+};
+
+// Builds `chunks` and `first_chunk`. One block of 1024 threads.
+__device__ inline void BuildChunks(const Problem& p, int* sums) {
+  const int tid = threadIdx.x;
+  // Each thread counts a run of documents, then the runs are summed.
+  const int run = (p.docs + 1023) / 1024;
+  const int first = min(tid * run, p.docs);
+  const int last = min(first + run, p.docs);
+  int count = 0;
+  for (int d = first; d < last; ++d)
+    count += (p.cu_seqlens[d + 1] - p.cu_seqlens[d] + kChunk - 1) / kChunk;
+  sums[tid] = count;
+  __syncthreads();
+  for (int step = 1; step < 1024; step *= 2) {
+    const int add = tid >= step ? sums[tid - step] : 0;
+    __syncthreads();
+    sums[tid] += add;
+    __syncthreads();
+  }
+  int offset = sums[tid] - count;
+  for (int d = first; d < last; ++d) {
+    p.first_chunk[d] = offset;
+    offset += (p.cu_seqlens[d + 1] - p.cu_seqlens[d] + kChunk - 1) / kChunk;
+  }
+  if (tid == 1023) p.first_chunk[p.docs] = sums[1023];
+  __syncthreads();
+  const int total = sums[1023];
+  for (int c = tid; c < p.max_chunks; c += 1024) {
+    if (c >= total) {
+      p.chunks[c] = Chunk{0, 0, 0, 0};
+      continue;
+    }
+    int low = 0, high = p.docs;  // first_chunk[low] <= c < first_chunk[high]
+    while (high - low > 1) {
+      const int mid = (low + high) / 2;
+      if (p.first_chunk[mid] <= c) {
+        low = mid;
+      } else {
+        high = mid;
+      }
+    }
+    const int begin = p.cu_seqlens[low] + (c - p.first_chunk[low]) * kChunk;
+    p.chunks[c] =
+        Chunk{begin, min(kChunk, p.cu_seqlens[low + 1] - begin), low, 0};
+  }
+}
+
+}  // namespace cadre::linear_attention
+
+#endif  // CADRE_KERNELS_LINEAR_ATTENTION_CHUNK_CUH_

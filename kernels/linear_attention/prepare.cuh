@@ -1,0 +1,562 @@
+#ifndef CADRE_KERNELS_LINEAR_ATTENTION_PREPARE_CUH_
+#define CADRE_KERNELS_LINEAR_ATTENTION_PREPARE_CUH_
+
+// The part of a chunk that no other chunk is needed for: gate, cumulated
+// decay, both score matrices, the inverse, u, w, qg and kg. One block of 256
+// threads for each (chunk, head). Private to kernels/{kda,gdn}.
+
+#include "kernels/linear_attention/chunk.cuh"
+
+namespace cadre::linear_attention {
+
+constexpr int kPrepareThreads = 256;
+constexpr int kInversePitch = 68;  // floats
+constexpr int kOperandPitch = 72;  // bf16 of Inv diag(beta)
+
+// Shared memory. Operands are wide tiles.
+struct PrepareSmem {
+  uint16_t qp[kTile];  // q exp(G - border before); then u on its way out
+  uint16_t kp[kTile];  // k likewise
+  uint16_t kn[kTile];  // k exp(border behind - G); then w on its way out
+  uint16_t kd[kTile];  // k exp(border before - G); then Inv diag(beta)
+  uint16_t v[kTile];
+  float inverse[kChunk * kInversePitch];
+  float border[5][kDim];  // G before sub-block b; [4] is Gn
+  float fall[4][kDim];    // exp of a sub-block's decay
+  uint32_t hop[3][kDim / 2];  // pairs: decay of blocks 1, 2, 1 and 2
+  float beta[kChunk];
+  float head_g[kChunk];  // GDN: G inside the sub-block
+  int steep[4];          // sub-block leaves the matrix path
+};
+
+// The two columns and kRows rows, all of one sub-block, that a thread works on
+// elementwise; 64 threads cover a row.
+template <int kRows>
+struct Columns {
+  int pair;   // columns 2 pair and 2 pair + 1
+  int group;  // rows [group kRows, (group + 1) kRows)
+  int sub;
+  __device__ explicit Columns(int tid)
+      : pair(tid & 63), group(tid >> 6), sub((tid >> 6) * kRows / kSub) {}
+};
+
+// G inside the sub-block for the thread's rows and columns. Leaves border, fall
+// and steep complete (syncs). `parked` [64 / kRows] is scratch and may be
+// `fall` where that has as many rows.
+template <bool kHeadGate, int kRows>
+__device__ __forceinline__ void SumDecays(const Problem& p, const Chunk& chunk,
+                                          int head, const Columns<kRows>& at,
+                                          float (&g)[kRows][2],
+                                          float (*parked)[kDim],
+                                          float (*border)[kDim],
+                                          float (*fall)[kDim], int* steep,
+                                          float* head_g) {
+  constexpr int kGroups = kSub / kRows;  // in a sub-block
+  const GateMath gate{Exp2(kLog2E * p.a_log[head]), p.bound, p.bounded};
+  const int tid = threadIdx.x;
+  const int col = 2 * at.pair;
+  if (tid < 4) steep[tid] = 0;
+  if constexpr (kHeadGate) {
+    if (tid < kChunk) {
+      float x = 0;
+      if (tid < chunk.length) {
+        x = gate.LogDecay(
+            p.a[static_cast<int64_t>(chunk.begin + tid) * p.heads + head] +
+            p.dt_bias[head]);
+      }
+      for (int step = 1; step < kRows; step *= 2) {
+        const float other = __shfl_up_sync(0xffffffffu, x, step);
+        if ((tid & (kRows - 1)) >= step) x += other;
+      }
+      head_g[tid] = x;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kRows; ++i)
+      g[i][0] = g[i][1] = head_g[at.group * kRows + i];
+  } else {
+    const float2 bias =
+        *reinterpret_cast<const float2*>(p.dt_bias + head * kDim + col);
+    uint32_t z[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int row = at.group * kRows + i;
+      z[i] = row < chunk.length
+                 ? *reinterpret_cast<const uint32_t*>(
+                       p.z + p.row(chunk.begin + row, head) + col)
+                 : 0u;
+    }
+    float sum0 = 0, sum1 = 0;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (at.group * kRows + i < chunk.length) {
+        sum0 += gate.LogDecay(Low(z[i]) + bias.x);
+        sum1 += gate.LogDecay(High(z[i]) + bias.y);
+      }
+      g[i][0] = sum0;
+      g[i][1] = sum1;
+    }
+  }
+  parked[at.group][col] = g[kRows - 1][0];
+  parked[at.group][col + 1] = g[kRows - 1][1];
+  __syncthreads();
+  float before0 = 0, before1 = 0;
+  for (int b = 0; b < at.sub * kGroups; ++b) {
+    before0 += parked[b][col];
+    before1 += parked[b][col + 1];
+  }
+  float inside0 = 0, inside1 = 0, total0 = 0, total1 = 0;
+#pragma unroll
+  for (int b = 0; b < kGroups; ++b) {
+    if (b == at.group % kGroups) {
+      inside0 = total0;
+      inside1 = total1;
+    }
+    total0 += parked[at.sub * kGroups + b][col];
+    total1 += parked[at.sub * kGroups + b][col + 1];
+  }
+  if constexpr (kGroups > 1) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      g[i][0] += inside0;
+      g[i][1] += inside1;
+    }
+  }
+  __syncthreads();
+  if (at.group % kGroups == 0) {
+    if (fminf(total0, total1) < -kMaxFall) steep[at.sub] = 1;
+    border[at.sub][col] = before0;
+    border[at.sub][col + 1] = before1;
+    if (at.sub == 3) {
+      border[4][col] = before0 + total0;
+      border[4][col + 1] = before1 + total1;
+    }
+    fall[at.sub][col] = Exp2(total0);
+    fall[at.sub][col + 1] = Exp2(total1);
+  }
+  __syncthreads();
+}
+
+// Both score matrices' diagonal block of one steep sub-block, one entry a warp
+// at a time. `g` [64,128] holds G inside sub-blocks.
+__device__ inline void SteepScores(const Problem& p, const Chunk& chunk,
+                                   int head, int sub, const float* g,
+                                   const float* beta, float* lower,
+                                   uint16_t* aqk) {
+  const int lane = threadIdx.x & 31;
+  int entry = 0;
+  for (int i = 0; i < kSub; ++i) {
+    for (int j = 0; j <= i; ++j, ++entry) {
+      if ((entry & 7) != static_cast<int>(threadIdx.x >> 5)) continue;
+      const int ri = sub * kSub + i, rj = sub * kSub + j;
+      float qk = 0, kk = 0;
+      if (ri < chunk.length) {
+        const uint16_t* q = p.q + p.key_row(chunk.begin + ri, head);
+        const uint16_t* ki = p.k + p.key_row(chunk.begin + ri, head);
+        const uint16_t* kj = p.k + p.key_row(chunk.begin + rj, head);
+        for (int c = lane; c < kDim; c += 32) {
+          const float factor =
+              Low(kj[c]) * Exp2(g[ri * kDim + c] - g[rj * kDim + c]);
+          qk += Low(q[c]) * factor;
+          kk += Low(ki[c]) * factor;
+        }
+      }
+      for (int mask = 16; mask > 0; mask /= 2) {
+        qk += ShuffleXor(qk, mask);
+        kk += ShuffleXor(kk, mask);
+      }
+      if (lane == 0) {
+        aqk[Square(ri, rj)] = static_cast<uint16_t>(Pack(qk * kScale, 0));
+        if (j < i) lower[ri * kInversePitch + rj] = kk * beta[ri];
+      }
+    }
+  }
+}
+
+// A operand [16,8] from shared floats of pitch kInversePitch.
+__device__ __forceinline__ void LoadTf32A(uint32_t (&a)[4], const float* m,
+                                          int lane) {
+  const float* at = m + (lane >> 2) * kInversePitch + (lane & 3);
+  a[0] = ToTf32(at[0]);
+  a[1] = ToTf32(at[8 * kInversePitch]);
+  a[2] = ToTf32(at[4]);
+  a[3] = ToTf32(at[8 * kInversePitch + 4]);
+}
+
+// m <- (I + stril(m))^-1, in place; blocks above the diagonal
+// blocks are neither read nor written. Accumulators become the A operand of the
+// next product by reading B's rows in the order 0 2 4 6 1 3 5 7. Ends with a
+// sync.
+__device__ __forceinline__ void InvertUnitLower(float* m) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int group = lane >> 2, quad = lane & 3;
+  if (warp < 4) {
+    // Column `lane` of the inverse of a 16x16 block, row after row.
+    float* block = m + warp * kSub * (kInversePitch + 1);
+    const int column = lane & 15;
+    float x[kSub];
+#pragma unroll
+    for (int i = 0; i < kSub; ++i) {
+      float row[kSub];
+#pragma unroll
+      for (int c = 0; c < (i + 3) / 4; ++c) {
+        const float4 four =
+            *reinterpret_cast<const float4*>(block + i * kInversePitch + 4 * c);
+        row[4 * c] = four.x;
+        row[4 * c + 1] = four.y;
+        row[4 * c + 2] = four.z;
+        row[4 * c + 3] = four.w;
+      }
+      float even = i == column ? 1.0f : 0.0f, odd = 0;
+#pragma unroll
+      for (int c = 0; c < i; c += 2) {
+        even -= row[c] * x[c];
+        if (c + 1 < i) odd -= row[c + 1] * x[c + 1];
+      }
+      x[i] = even + odd;
+    }
+    __syncwarp();
+    if (lane < kSub) {
+#pragma unroll
+      for (int i = 0; i < kSub; ++i) block[i * kInversePitch + column] = x[i];
+    }
+  }
+  __syncthreads();
+  if (warp < 2) {
+    // -D1 L10 D0 of the pair of blocks.
+    float* d0 = m + warp * 2 * kSub * (kInversePitch + 1);
+    float* l10 = d0 + kSub * kInversePitch;
+    const float* d1 = l10 + kSub;
+    float t[2][4] = {};
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      uint32_t a[4];
+      LoadTf32A(a, d1 + 8 * k, lane);
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        const float* b = l10 + (8 * k + quad) * kInversePitch + 8 * n + group;
+        MmaTf32(t[n], a, ToTf32(b[0]), ToTf32(b[4 * kInversePitch]));
+      }
+    }
+    float r[2][4] = {};
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const uint32_t a[4] = {ToTf32(-t[k][0]), ToTf32(-t[k][2]),
+                             ToTf32(-t[k][1]), ToTf32(-t[k][3])};
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        const float* b =
+            d0 + (8 * k + 2 * quad) * kInversePitch + 8 * n + group;
+        MmaTf32(r[n], a, ToTf32(b[0]), ToTf32(b[kInversePitch]));
+      }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      float* out = l10 + group * kInversePitch + 8 * n + 2 * quad;
+      out[0] = r[n][0];
+      out[1] = r[n][1];
+      out[8 * kInversePitch] = r[n][2];
+      out[8 * kInversePitch + 1] = r[n][3];
+    }
+  }
+  __syncthreads();
+  float r[2][4] = {};
+  const int row_block = warp & 1, col_block = (warp >> 1) & 1;
+  float* lower = m + 2 * kSub * kInversePitch;
+  if (warp < 4) {
+    // Block (row_block, col_block) of -InvB L InvA, all 32x32.
+    const float* inv_b = lower + 2 * kSub + row_block * kSub * kInversePitch;
+    float t[4][4] = {};
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if (k >= 2 * (row_block + 1)) continue;
+      uint32_t a[4];
+      LoadTf32A(a, inv_b + 8 * k, lane);
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        const float* b = lower + (8 * k + quad) * kInversePitch + 8 * n + group;
+        MmaTf32(t[n], a, ToTf32(b[0]), ToTf32(b[4 * kInversePitch]));
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if (k < 2 * col_block) continue;
+      const uint32_t a[4] = {ToTf32(-t[k][0]), ToTf32(-t[k][2]),
+                             ToTf32(-t[k][1]), ToTf32(-t[k][3])};
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        const float* b = m + (8 * k + 2 * quad) * kInversePitch +
+                         col_block * kSub + 8 * n + group;
+        MmaTf32(r[n], a, ToTf32(b[0]), ToTf32(b[kInversePitch]));
+      }
+    }
+  }
+  __syncthreads();
+  if (warp < 4) {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      float* out = lower + (row_block * kSub + group) * kInversePitch +
+                   col_block * kSub + 8 * n + 2 * quad;
+      out[0] = r[n][0];
+      out[1] = r[n][1];
+      out[8 * kInversePitch] = r[n][2];
+      out[8 * kInversePitch + 1] = r[n][3];
+    }
+  }
+  __syncthreads();
+}
+
+// kKeepInverse: the backward wants Inv itself too.
+template <bool kHeadGate, bool kKeepInverse>
+__device__ __forceinline__ void PrepareChunk(const Problem& p,
+                                             PrepareSmem& smem) {
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+  const int head = p.first_head + blockIdx.x % p.num_heads;
+  const int chunk_index = blockIdx.x / p.num_heads;
+  const Chunk chunk = p.chunks[chunk_index];
+  if (chunk.length == 0) return;
+  const int64_t tile = p.tile(chunk_index, head);
+
+  // v travels while the gate is worked out.
+  for (int i = tid; i < kChunk * 16; i += kPrepareThreads) {
+    const int row = i >> 4, col = (i & 15) * 8;
+    const bool valid = row < chunk.length;
+    CopyAsync16(&smem.v[Wide(row, col)],
+                p.v + p.row(chunk.begin + (valid ? row : 0), head) + col,
+                valid);
+  }
+  CopyAsyncCommit();
+  if (tid < kChunk) {
+    float b = 0;
+    if (tid < chunk.length) {
+      const float logit =
+          p.beta[static_cast<int64_t>(chunk.begin + tid) * p.heads + head];
+      b = Reciprocal(1.0f + Exp2(-kLog2E * logit));
+    }
+    smem.beta[tid] = b;
+  }
+
+  const Columns<kSub> at(tid);
+  uint32_t q[kSub], k[kSub];
+#pragma unroll
+  for (int i = 0; i < kSub; ++i) {
+    const int row = at.sub * kSub + i;
+    q[i] = k[i] = 0;
+    if (row < chunk.length) {
+      const int64_t offset =
+          p.key_row(chunk.begin + row, head) + 2 * at.pair;
+      q[i] = *reinterpret_cast<const uint32_t*>(p.q + offset);
+      k[i] = *reinterpret_cast<const uint32_t*>(p.k + offset);
+    }
+  }
+  float g[kSub][2];
+  SumDecays<kHeadGate, kSub>(p, chunk, head, at, g, smem.fall, smem.border,
+                             smem.fall, smem.steep, smem.head_g);
+
+  {
+    const int col = 2 * at.pair;
+    const float before0 = Exp2(smem.border[at.sub][col]) * kScale;
+    const float before1 = Exp2(smem.border[at.sub][col + 1]) * kScale;
+    const float behind0 =
+        Exp2(smem.border[4][col] - smem.border[at.sub + 1][col]);
+    const float behind1 =
+        Exp2(smem.border[4][col + 1] - smem.border[at.sub + 1][col + 1]);
+    const float total0 = g[kSub - 1][0], total1 = g[kSub - 1][1];
+    const bool steep = smem.steep[at.sub] != 0;
+    uint16_t* qg = p.qg + tile * kTile;
+    uint16_t* kg = p.kg + tile * kTile;
+#pragma unroll
+    for (int i = 0; i < kSub; ++i) {
+      const int offset = Wide(at.sub * kSub + i, col);
+      const float p0 = Exp2(g[i][0]), p1 = Exp2(g[i][1]);
+      const float n0 = Exp2(total0 - g[i][0]), n1 = Exp2(total1 - g[i][1]);
+      const float q0 = Low(q[i]) * p0, q1 = High(q[i]) * p1;
+      const float k0 = Low(k[i]), k1 = High(k[i]);
+      auto put = [offset](uint16_t* tile, uint32_t pair) {
+        *reinterpret_cast<uint32_t*>(tile + offset) = pair;
+      };
+      put(smem.qp, Pack(q0, q1));
+      put(smem.kp, Pack(k0 * p0, k1 * p1));
+      put(smem.kn, Pack(k0 * n0, k1 * n1));
+      put(smem.kd,
+          steep ? 0u : Pack(k0 * Exp2(-g[i][0]), k1 * Exp2(-g[i][1])));
+      put(qg, Pack(q0 * before0, q1 * before1));
+      put(kg, Pack(k0 * n0 * behind0, k1 * n1 * behind1));
+    }
+    if (at.sub == 0) {
+      *reinterpret_cast<float2*>(p.decay + tile * kDim + col) =
+          make_float2(Exp2(smem.border[4][col]), Exp2(smem.border[4][col + 1]));
+      const float2 f1 = *reinterpret_cast<float2*>(&smem.fall[1][col]);
+      const float2 f2 = *reinterpret_cast<float2*>(&smem.fall[2][col]);
+      smem.hop[0][at.pair] = Pack(f1.x, f1.y);
+      smem.hop[1][at.pair] = Pack(f2.x, f2.y);
+      smem.hop[2][at.pair] = Pack(f1.x * f2.x, f1.y * f2.y);
+    }
+  }
+  __syncthreads();
+
+  // Scores: a warp has one row of blocks of one matrix.
+  const bool steep_chunk =
+      smem.steep[0] | smem.steep[1] | smem.steep[2] | smem.steep[3];
+  {
+    const bool keys = warp >= 4;
+    const int b = keys ? 7 - warp : warp;
+    const uint16_t* rows = keys ? smem.kp : smem.qp;
+    float acc[4][2][4] = {};
+#pragma unroll
+    for (int step = 0; step < kDim / 16; ++step) {
+      uint32_t a[4];
+      LoadMatrix4(a, rows + Wide(b * kSub + RowsFirstRow(lane),
+                                 step * 16 + RowsFirstCol(lane)));
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        if (c > b) continue;
+        uint32_t n[4];
+        LoadMatrix4(n, (c == b ? smem.kd : smem.kn) +
+                           Wide(c * kSub + ColsFirstRow(lane),
+                                step * 16 + ColsFirstCol(lane)));
+        uint32_t shifted[4] = {a[0], a[1], a[2], a[3]};
+        if (c + 2 <= b) {
+          const uint32_t* hop = smem.hop[b - c == 3 ? 2 : c] + step * 8;
+          const uint32_t low = hop[lane & 3], high = hop[4 + (lane & 3)];
+          shifted[0] = MulPair(a[0], low);
+          shifted[1] = MulPair(a[1], low);
+          shifted[2] = MulPair(a[2], high);
+          shifted[3] = MulPair(a[3], high);
+        }
+        MmaBf16(acc[c][0], shifted, n[0], n[1]);
+        MmaBf16(acc[c][1], shifted, n[2], n[3]);
+      }
+    }
+    uint16_t* aqk = p.aqk + tile * kSquare;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      if (c > b || (c == b && smem.steep[b])) continue;
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int i = b * kSub + (lane >> 2) + 8 * half;
+          const int j = c * kSub + 8 * n + 2 * (lane & 3);
+          const float x0 = acc[c][n][2 * half], x1 = acc[c][n][2 * half + 1];
+          if (keys) {
+            const float beta = smem.beta[i];
+            *reinterpret_cast<float2*>(
+                &smem.inverse[i * kInversePitch + j]) =
+                make_float2(j < i ? x0 * beta : 0.0f,
+                            j + 1 < i ? x1 * beta : 0.0f);
+          } else {
+            *reinterpret_cast<uint32_t*>(aqk + Square(i, j)) =
+                Pack(j <= i ? x0 * kScale : 0.0f,
+                     j + 1 <= i ? x1 * kScale : 0.0f);
+          }
+        }
+      }
+    }
+  }
+  __syncthreads();
+  if (steep_chunk) {
+    float* deep = reinterpret_cast<float*>(smem.kn);  // over kd as well
+#pragma unroll
+    for (int i = 0; i < kSub; ++i) {
+      *reinterpret_cast<float2*>(
+          deep + (at.sub * kSub + i) * kDim + 2 * at.pair) =
+          make_float2(g[i][0], g[i][1]);
+    }
+    __syncthreads();
+    for (int b = 0; b < 4; ++b) {
+      if (smem.steep[b]) {
+        // Above the diagonal: zeros.
+        if (tid < kSub * kSub && (tid & 15) > (tid >> 4)) {
+          p.aqk[tile * kSquare +
+                Square(b * kSub + (tid >> 4), b * kSub + (tid & 15))] = 0;
+        }
+        SteepScores(p, chunk, head, b, deep, smem.beta, smem.inverse,
+                    p.aqk + tile * kSquare);
+      }
+    }
+    __syncthreads();
+  }
+  InvertUnitLower(smem.inverse);
+
+  // Inv diag(beta) in bf16.
+  uint16_t* operand = smem.kd;
+  for (int i = tid; i < kChunk * kChunk / 2; i += kPrepareThreads) {
+    const int row = i >> 5, col = (i & 31) * 2;
+    if (col / kSub > row / kSub) continue;
+    const float2 x =
+        *reinterpret_cast<float2*>(&smem.inverse[row * kInversePitch + col]);
+    *reinterpret_cast<uint32_t*>(operand + row * kOperandPitch + col) =
+        Pack(x.x * smem.beta[col], x.y * smem.beta[col + 1]);
+    if constexpr (kKeepInverse) {
+      *reinterpret_cast<uint32_t*>(p.inverse + tile * kSquare +
+                                   Square(row, col)) = Pack(x.x, x.y);
+    }
+  }
+  CopyAsyncWait<0>();
+  __syncthreads();
+
+  // u and w: a warp has 16 columns of both.
+  uint16_t* out_u = smem.qp;
+  uint16_t* out_w = smem.kn;
+  {
+    const int col = warp * 16;
+    uint32_t bv[4][4], bk[4][4];
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const int offset = Wide(c * kSub + RowsFirstRow(lane),
+                              col + RowsFirstCol(lane));
+      LoadMatrix4Trans(bv[c], smem.v + offset);
+      LoadMatrix4Trans(bk[c], smem.kp + offset);
+    }
+#pragma unroll
+    for (int b = 0; b < 4; ++b) {
+      float u[2][4] = {}, w[2][4] = {};
+#pragma unroll
+      for (int c = b; c >= 0; --c) {
+        uint32_t a[4];
+        LoadMatrix4(a, operand +
+                           (b * kSub + RowsFirstRow(lane)) * kOperandPitch +
+                           c * kSub + RowsFirstCol(lane));
+        if (c < b) {
+          // What is there lies one sub-block further from the chunk's start.
+#pragma unroll
+          for (int n = 0; n < 2; ++n) {
+            const float2 f = *reinterpret_cast<float2*>(
+                &smem.fall[c][col + 8 * n + 2 * (lane & 3)]);
+            w[n][0] *= f.x;
+            w[n][1] *= f.y;
+            w[n][2] *= f.x;
+            w[n][3] *= f.y;
+          }
+        }
+        MmaBf16(u[0], a, bv[c][0], bv[c][1]);
+        MmaBf16(u[1], a, bv[c][2], bv[c][3]);
+        MmaBf16(w[0], a, bk[c][0], bk[c][1]);
+        MmaBf16(w[1], a, bk[c][2], bk[c][3]);
+      }
+      const uint32_t pu[4] = {Pack(u[0][0], u[0][1]), Pack(u[0][2], u[0][3]),
+                              Pack(u[1][0], u[1][1]), Pack(u[1][2], u[1][3])};
+      const uint32_t pw[4] = {
+          Pack(-w[0][0], -w[0][1]), Pack(-w[0][2], -w[0][3]),
+          Pack(-w[1][0], -w[1][1]), Pack(-w[1][2], -w[1][3])};
+      const int row = b * kSub + RowsFirstRow(lane);
+      StoreMatrix4(out_u + Sliced(row, col + RowsFirstCol(lane)), pu);
+      StoreMatrix4(out_w + Wide(row, col + RowsFirstCol(lane)), pw);
+    }
+  }
+  __syncthreads();
+  const uint4* from_u = reinterpret_cast<const uint4*>(out_u);
+  const uint4* from_w = reinterpret_cast<const uint4*>(out_w);
+  uint4* to_u = reinterpret_cast<uint4*>(p.u + tile * kTile);
+  uint4* to_w = reinterpret_cast<uint4*>(p.w + tile * kTile);
+  for (int i = tid; i < kTile / 8; i += kPrepareThreads) {
+    to_u[i] = from_u[i];
+    to_w[i] = from_w[i];
+  }
+}
+
+}  // namespace cadre::linear_attention
+
+#endif  // CADRE_KERNELS_LINEAR_ATTENTION_PREPARE_CUH_

@@ -1,0 +1,176 @@
+#ifndef CADRE_KERNELS_LINEAR_ATTENTION_PTX_CUH_
+#define CADRE_KERNELS_LINEAR_ATTENTION_PTX_CUH_
+
+// The instructions the linear-attention kernels are made of, one function
+// each. Everything that is not plain C++ is here. Private to kernels/{kda,gdn}.
+//
+// bf16 values travel as the low and high halves of a uint32_t.
+
+#include <cstdint>
+
+namespace cadre::linear_attention {
+
+__device__ __forceinline__ uint32_t SmemAddress(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// --- bf16 and fast math ---
+
+__device__ __forceinline__ uint32_t Pack(float lo, float hi) {
+  uint32_t r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+  return r;
+}
+__device__ __forceinline__ float Low(uint32_t x) {
+  return __uint_as_float(x << 16);
+}
+__device__ __forceinline__ float High(uint32_t x) {
+  return __uint_as_float(x & 0xffff0000u);
+}
+// Product of two pairs, rounded once.
+__device__ __forceinline__ uint32_t MulPair(uint32_t a, uint32_t b) {
+  uint32_t r;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+__device__ __forceinline__ uint32_t ToTf32(float x) {
+  uint32_t r;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
+  return r;
+}
+__device__ __forceinline__ float Exp2(float x) {
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+__device__ __forceinline__ float Log2(float x) {
+  float r;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+__device__ __forceinline__ float Reciprocal(float x) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+
+// --- matrices: 8x8 tiles of b16 between shared memory and registers ---
+
+__device__ __forceinline__ void LoadMatrix4(uint32_t (&r)[4], const void* row) {
+  asm volatile(
+      "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+      : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+      : "r"(SmemAddress(row))
+      : "memory");
+}
+__device__ __forceinline__ void LoadMatrix4Trans(uint32_t (&r)[4],
+                                                 const void* row) {
+  asm volatile(
+      "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+      : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+      : "r"(SmemAddress(row))
+      : "memory");
+}
+__device__ __forceinline__ void StoreMatrix4(void* row, const uint32_t* r) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(
+          SmemAddress(row)),
+      "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+      : "memory");
+}
+__device__ __forceinline__ void StoreMatrix4Trans(void* row,
+                                                  const uint32_t* r) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::
+          "r"(SmemAddress(row)),
+      "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+      : "memory");
+}
+// d[16,8] += a[16,16] b[16,8]
+__device__ __forceinline__ void MmaBf16(float (&d)[4], const uint32_t* a,
+                                        uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// d[16,8] += a[16,8] b[8,8]
+__device__ __forceinline__ void MmaTf32(float (&d)[4], const uint32_t* a,
+                                        uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+      "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// --- copies from global into shared memory ---
+
+// 16 bytes; zeros where !valid.
+__device__ __forceinline__ void CopyAsync16(void* smem, const void* global,
+                                            bool valid) {
+  const int bytes = valid ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                   SmemAddress(smem)),
+               "l"(global), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void CopyAsyncCommit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int kPending>
+__device__ __forceinline__ void CopyAsyncWait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+__device__ __forceinline__ void BarrierInit(uint64_t* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(
+                   SmemAddress(barrier)),
+               "r"(arrivals)
+               : "memory");
+}
+// Makes initialised barriers visible to the copy engine.
+__device__ __forceinline__ void BarrierInitFence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void BarrierArrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(
+                   SmemAddress(barrier))
+               : "memory");
+}
+__device__ __forceinline__ void BarrierArriveExpect(uint64_t* barrier,
+                                                    uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(
+                   SmemAddress(barrier)),
+               "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void BarrierWait(uint64_t* barrier, int parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(SmemAddress(barrier)),
+      "r"(parity)
+      : "memory");
+}
+// Whole multiples of 16 bytes, counted on `barrier`.
+__device__ __forceinline__ void BulkCopy(void* smem, const void* global,
+                                         uint32_t bytes, uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1], %2, [%3];" ::"r"(SmemAddress(smem)),
+      "l"(global), "r"(bytes), "r"(SmemAddress(barrier))
+      : "memory");
+}
+
+__device__ __forceinline__ float ShuffleXor(float x, int mask) {
+  return __shfl_xor_sync(0xffffffffu, x, mask);
+}
+
+}  // namespace cadre::linear_attention
+
+#endif  // CADRE_KERNELS_LINEAR_ATTENTION_PTX_CUH_
