@@ -146,6 +146,15 @@ struct GateMath {
             : Log2(1.0f + e);
     return -rate * (kLog2E * fmaxf(x, 0.0f) + log1p);
   }
+  // Of the decay to base e: d/dx, and d/d a_log.
+  __device__ __forceinline__ float Slope(float x) const {
+    if (!bounded) return -rate * Sigmoid(x);
+    const float s = Sigmoid(rate * x);
+    return bound * kLn2 * s * (1.0f - s) * rate;
+  }
+  __device__ __forceinline__ float RateSlope(float x) const {
+    return bounded ? Slope(x) * x : kLn2 * LogDecay(x);
+  }
 };
 
 // Builds `chunks` and `first_chunk`. One block of 1024 threads.

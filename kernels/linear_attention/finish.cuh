@@ -1,0 +1,817 @@
+#ifndef CADRE_KERNELS_LINEAR_ATTENTION_FINISH_CUH_
+#define CADRE_KERNELS_LINEAR_ATTENTION_FINISH_CUH_
+
+// The last part of the backward: gradients of one chunk from the states and
+// their gradients around it. One block of 512 threads for each (chunk, head).
+// Private to kernels/{kda,gdn}.
+//
+//   dq1 = K^-1/2 (dO S^T) exp(G)     dkN = (X dS^T) exp(Gn - G)
+//   dw = -dX S^T     dAqk = tril(K^-1/2 dO X^T)
+//   v' = Inv^T dX    k' = Inv^T dw   dv = beta v'
+//   M = stril(dX v^T + dw (exp(G) k)^T) diag(beta)
+//   dAkk = -stril(Inv^T M Inv^T)
+//   aq_i = sum_{j<=i} dAqk_ij exp(G_i - G_j) k_j     ak_i likewise of dAkk
+//   kt_j = sum_{i>=j} exp(G_i - G_j) (dAqk_ij q_i + dAkk_ij beta_i k_i)
+//   dq = dq1 + aq       dk = dkN + beta exp(G) k' + beta ak + kt
+//   dbeta = <v', v> + <k', exp(G) k> + <ak, k>
+//   dG = q dq - k dkN + beta exp(G) k k' + beta k ak - k kt, and in the last
+//   row exp(Gn) rowsum(S dS) + colsum(k dkN);  dg is its sum from below.
+// The sums with exp(G_i - G_j) run from sub-block to sub-block, what is summed
+// so far decaying on the way, in tf32: bf16 would be seen in dg.
+//
+// A warp owns a 16x32 piece of every [64,128] result, in accumulators.
+
+#include "kernels/linear_attention/chunk.cuh"
+#include "kernels/linear_attention/prepare.cuh"
+
+namespace cadre::linear_attention {
+
+constexpr int kFinishThreads = 512;
+constexpr int kSquarePitch = 72;  // bf16
+constexpr int kScorePitch = 68;   // floats
+
+// f32 [64,128], permuted so that the operand reads below meet no bank twice.
+__device__ __forceinline__ int Deep(int row, int col) {
+  return row * kDim + (col ^ ((row & 3) << 3));
+}
+
+struct FinishTiles {  // wide and state tiles
+  uint16_t s[kState];
+  uint16_t ds[kState];
+  uint16_t d_o[kTile];
+  uint16_t x[kTile];
+  uint16_t dx[kTile];
+  uint16_t v[kTile];
+};
+struct FinishOperands {  // deep
+  float kn[kTile];       // k exp(border behind - G)
+  float kd[kTile];       // k exp(border before - G)
+  float qp[kTile];       // q exp(G - border before)
+  float kp[kTile];       // beta k exp(G - border before)
+};
+struct FinishSmem {
+  union {
+    FinishTiles in;
+    FinishOperands deep;
+  };
+  float g[kTile];  // G inside sub-blocks; plain rows
+  union {
+    struct {
+      uint16_t dw[kTile];
+      uint16_t ke[kTile];  // exp(G) k
+    };
+    struct {
+      uint16_t t[kChunk * kSquarePitch];  // M Inv^T
+      float d_akk[kChunk * kScorePitch];
+    };
+  };
+  float d_aqk[kChunk * kScorePitch];
+  uint16_t inverse[kSquare];
+  float border[5][kDim];
+  float fall[4][kDim];
+  float partial[8][kDim];    // sums over a part of the rows
+  float row_part[4][kChunk];  // sums over a part of the columns
+  float beta[kChunk];
+  int steep[4];
+};
+
+struct FinishOutput {
+  uint16_t* dq;  // null where part_dq is given
+  uint16_t* dk;
+  uint16_t* dv;
+  uint16_t* dz;  // KDA
+  float* da;     // GDN
+  float* dbeta;
+  // f32 [T,H,128]: GDN with shared key heads, to be summed over them.
+  float* part_dq;
+  float* part_dk;
+  // Partial sums of a tile, both or neither: [1]; [128] (KDA) or [1] (GDN).
+  float* part_a_log;
+  float* part_dt_bias;
+};
+
+// Sum over the four lanes of a quad.
+__device__ __forceinline__ float QuadSum(float x) {
+  x += ShuffleXor(x, 1);
+  return x + ShuffleXor(x, 2);
+}
+// Sum over lanes of equal quad position: a column of an accumulator.
+__device__ __forceinline__ float GroupSum(float x) {
+  x += ShuffleXor(x, 4);
+  x += ShuffleXor(x, 8);
+  return x + ShuffleXor(x, 16);
+}
+
+// acc[m][16,32] += a[m][16,128] b[128,32], a wide tiles' rows, b of a state
+// tile.
+template <int kCount>
+__device__ __forceinline__ void MultiplyState(
+    float (&acc)[kCount][4][4], const uint16_t* const (&a)[kCount],
+    const uint16_t* state, int row, int col, int lane) {
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    uint32_t af[kCount][4], b[4];
+#pragma unroll
+    for (int m = 0; m < kCount; ++m) {
+      LoadMatrix4(af[m], a[m] + Wide(row + RowsFirstRow(lane),
+                                     16 * k + RowsFirstCol(lane)));
+    }
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      LoadMatrix4Trans(b, state + Wide<kDim>(16 * k + RowsFirstRow(lane),
+                                             col + 16 * n +
+                                                 RowsFirstCol(lane)));
+#pragma unroll
+      for (int m = 0; m < kCount; ++m) {
+        MmaBf16(acc[m][2 * n], af[m], b[0], b[1]);
+        MmaBf16(acc[m][2 * n + 1], af[m], b[2], b[3]);
+      }
+    }
+  }
+}
+
+// acc[16,16] += rows of a times rows of b, both wide tiles.
+__device__ __forceinline__ void MultiplyRows(float (&acc)[2][4],
+                                             const uint16_t* a,
+                                             const uint16_t* b, int row_a,
+                                             int row_b, int lane) {
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    uint32_t af[4], bf[4];
+    LoadMatrix4(af, a + Wide(row_a + RowsFirstRow(lane),
+                             16 * k + RowsFirstCol(lane)));
+    LoadMatrix4(bf, b + Wide(row_b + ColsFirstRow(lane),
+                             16 * k + ColsFirstCol(lane)));
+    MmaBf16(acc[0], af, bf[0], bf[1]);
+    MmaBf16(acc[1], af, bf[2], bf[3]);
+  }
+}
+
+// acc[16,32] += Inv^T b for block row `row_block`, b a wide tile.
+__device__ __forceinline__ void MultiplyInverse(float (&acc)[4][4],
+                                                const uint16_t* inverse,
+                                                const uint16_t* b,
+                                                int row_block, int col,
+                                                int lane) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    if (k < row_block) continue;
+    uint32_t af[4], bf[4];
+    LoadMatrix4Trans(af, inverse + Square(16 * k + ColsFirstRow(lane),
+                                          16 * row_block +
+                                              ColsFirstCol(lane)));
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      LoadMatrix4Trans(bf, b + Wide(16 * k + RowsFirstRow(lane),
+                                    col + 16 * n + RowsFirstCol(lane)));
+      MmaBf16(acc[2 * n], af, bf[0], bf[1]);
+      MmaBf16(acc[2 * n + 1], af, bf[2], bf[3]);
+    }
+  }
+}
+
+// A operand [16,8] of a score matrix, or of its transpose.
+__device__ __forceinline__ void LoadScores(uint32_t (&a)[4], const float* m,
+                                           int row, int col, int lane) {
+  const float* at =
+      m + (row + (lane >> 2)) * kScorePitch + col + (lane & 3);
+  a[0] = ToTf32(at[0]);
+  a[1] = ToTf32(at[8 * kScorePitch]);
+  a[2] = ToTf32(at[4]);
+  a[3] = ToTf32(at[8 * kScorePitch + 4]);
+}
+__device__ __forceinline__ void LoadScoresTrans(uint32_t (&a)[4],
+                                                const float* m, int row,
+                                                int col, int lane) {
+  const float* at =
+      m + (col + (lane & 3)) * kScorePitch + row + (lane >> 2);
+  a[0] = ToTf32(at[0]);
+  a[1] = ToTf32(at[8]);
+  a[2] = ToTf32(at[4 * kScorePitch]);
+  a[3] = ToTf32(at[4 * kScorePitch + 8]);
+}
+// B operand [8,8] of a deep tile.
+__device__ __forceinline__ void LoadDeep(uint32_t (&b)[2], const float* m,
+                                         int row, int col, int lane) {
+  const int r = row + (lane & 3), c = col + (lane >> 2);
+  b[0] = ToTf32(m[Deep(r, c)]);
+  b[1] = ToTf32(m[Deep(r + 4, c)]);
+}
+
+__device__ __forceinline__ void ScaleColumns(float (&acc)[4][4],
+                                             const float* factor, int col,
+                                             int quad) {
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+    const float2 f =
+        *reinterpret_cast<const float2*>(factor + col + 8 * n + 2 * quad);
+    acc[n][0] *= f.x;
+    acc[n][1] *= f.y;
+    acc[n][2] *= f.x;
+    acc[n][3] *= f.y;
+  }
+}
+
+template <bool kHeadGate>
+__device__ __forceinline__ void FinishChunk(const Problem& p,
+                                            const FinishOutput& out,
+                                            FinishSmem& smem) {
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+  const int group = lane >> 2, quad = lane & 3;
+  const int head = p.first_head + blockIdx.x % p.num_heads;
+  const int chunk_index = blockIdx.x / p.num_heads;
+  const Chunk chunk = p.chunks[chunk_index];
+  if (chunk.length == 0) return;
+  const int64_t tile = p.tile(chunk_index, head);
+
+  for (int i = tid; i < kState / 8; i += kFinishThreads) {
+    CopyAsync16(smem.in.s + i * 8, p.s + tile * kState + i * 8, true);
+    CopyAsync16(smem.in.ds + i * 8, p.ds + tile * kState + i * 8, true);
+  }
+  for (int i = tid; i < kTile / 8; i += kFinishThreads) {
+    CopyAsync16(smem.in.x + i * 8, p.x + tile * kTile + i * 8, true);
+    CopyAsync16(smem.in.dx + i * 8, p.dx + tile * kTile + i * 8, true);
+    const int row = i >> 4, col = (i & 15) * 8;
+    const bool valid = row < chunk.length;
+    const int64_t from = p.row(chunk.begin + (valid ? row : 0), head) + col;
+    CopyAsync16(smem.in.d_o + Wide(row, col), p.d_o + from, valid);
+    CopyAsync16(smem.in.v + Wide(row, col), p.v + from, valid);
+  }
+  CopyAsync16(smem.inverse + tid * 8, p.inverse + tile * kSquare + tid * 8,
+              true);
+  CopyAsyncCommit();
+  if (tid < kChunk) {
+    float b = 0;
+    if (tid < chunk.length) {
+      const float logit =
+          p.beta[static_cast<int64_t>(chunk.begin + tid) * p.heads + head];
+      b = Reciprocal(1.0f + Exp2(-kLog2E * logit));
+    }
+    smem.beta[tid] = b;
+  }
+  const Columns<8> at(tid);
+  {
+    float g[8][2];
+    SumDecays<kHeadGate, 8>(p, chunk, head, at, g, smem.partial, smem.border,
+                            smem.fall, smem.steep, smem.row_part[0]);
+    const int col = 2 * at.pair;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int row = at.group * 8 + i;
+      *reinterpret_cast<float2*>(&smem.g[row * kDim + col]) =
+          make_float2(g[i][0], g[i][1]);
+      uint32_t k = 0;
+      if (row < chunk.length) {
+        k = *reinterpret_cast<const uint32_t*>(
+            p.k + p.key_row(chunk.begin + row, head) + col);
+      }
+      *reinterpret_cast<uint32_t*>(&smem.ke[Wide(row, col)]) =
+          Pack(Low(k) * Exp2(g[i][0] + smem.border[at.sub][col]),
+               High(k) * Exp2(g[i][1] + smem.border[at.sub][col + 1]));
+    }
+  }
+  CopyAsyncWait<0>();
+  __syncthreads();
+
+  // Products with the states.
+  const int part = warp & 3, block = warp >> 2;
+  const int row0 = block * kSub, col0 = part * 32;
+  float dq[4][4] = {}, dk[4][4] = {};
+  {
+    float acc[2][4][4] = {};
+    MultiplyState<2>(acc, {smem.in.d_o, smem.in.dx}, smem.in.s, row0, col0,
+                     lane);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) dq[n][i] = acc[0][n][i];
+    }
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const float(&x)[4] = acc[1][2 * n];
+      const float(&y)[4] = acc[1][2 * n + 1];
+      const uint32_t pair[4] = {Pack(-x[0], -x[1]), Pack(-x[2], -x[3]),
+                                Pack(-y[0], -y[1]), Pack(-y[2], -y[3])};
+      StoreMatrix4(smem.dw + Wide(row0 + RowsFirstRow(lane),
+                                  col0 + 16 * n + RowsFirstCol(lane)),
+                   pair);
+    }
+  }
+  {
+    float acc[1][4][4] = {};
+    MultiplyState<1>(acc, {smem.in.x}, smem.in.ds, row0, col0, lane);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) dk[n][i] = acc[0][n][i];
+    }
+  }
+  if (part <= block) {
+    float acc[2][4] = {};
+    MultiplyRows(acc, smem.in.d_o, smem.in.x, row0, part * kSub, lane);
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int i = row0 + group + 8 * half;
+        const int j = part * kSub + 8 * n + 2 * quad;
+        *reinterpret_cast<float2*>(&smem.d_aqk[i * kScorePitch + j]) =
+            make_float2(j <= i ? acc[n][2 * half] * kScale : 0.0f,
+                        j + 1 <= i ? acc[n][2 * half + 1] * kScale : 0.0f);
+      }
+    }
+  }
+  {
+    // rowsum(S dS), an eighth of the rows of V.
+    float sum0 = 0, sum1 = 0;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const int offset = Wide<kDim>(at.group * 16 + i, 2 * at.pair);
+      const uint32_t s = *reinterpret_cast<uint32_t*>(smem.in.s + offset);
+      const uint32_t ds = *reinterpret_cast<uint32_t*>(smem.in.ds + offset);
+      sum0 += Low(s) * Low(ds);
+      sum1 += High(s) * High(ds);
+    }
+    smem.partial[at.group][2 * at.pair] = sum0;
+    smem.partial[at.group][2 * at.pair + 1] = sum1;
+  }
+  __syncthreads();
+
+  // Products with the inverse. From here on dead: s, ds, d_o, x.
+  uint16_t* m = smem.in.s;       // [64, kSquarePitch]
+  uint16_t* dv_tile = smem.in.ds;  // wide
+  float* col_part = reinterpret_cast<float*>(smem.in.x);  // [4][128]
+  const float beta[2] = {smem.beta[row0 + group], smem.beta[row0 + group + 8]};
+  float row_sum[2] = {0, 0};
+  // One 32-bit pair of columns of a key tensor at the accumulator's place.
+  auto key_pair = [&](const uint16_t* from, int n, int half) -> uint32_t {
+    const int row = row0 + group + 8 * half;
+    if (row >= chunk.length) return 0;
+    return *reinterpret_cast<const uint32_t*>(
+        from + p.key_row(chunk.begin + row, head) + col0 + 8 * n + 2 * quad);
+  };
+  {
+    float acc[4][4] = {};
+    MultiplyInverse(acc, smem.inverse, smem.in.dx, block, col0, lane);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t v = *reinterpret_cast<const uint32_t*>(
+            smem.in.v +
+            Wide(row0 + group + 8 * half, col0 + 8 * n + 2 * quad));
+        row_sum[half] +=
+            acc[n][2 * half] * Low(v) + acc[n][2 * half + 1] * High(v);
+        acc[n][2 * half] *= beta[half];
+        acc[n][2 * half + 1] *= beta[half];
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const float(&x)[4] = acc[2 * n];
+      const float(&y)[4] = acc[2 * n + 1];
+      const uint32_t pair[4] = {Pack(x[0], x[1]), Pack(x[2], x[3]),
+                                Pack(y[0], y[1]), Pack(y[2], y[3])};
+      StoreMatrix4(dv_tile + Wide(row0 + RowsFirstRow(lane),
+                                  col0 + 16 * n + RowsFirstCol(lane)),
+                   pair);
+    }
+  }
+  float dg[4][4];
+  {
+    float acc[4][4] = {};
+    MultiplyInverse(acc, smem.inverse, smem.dw, block, col0, lane);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      float written[2] = {0, 0};
+      const int col = col0 + 8 * n + 2 * quad;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t pair = key_pair(p.k, n, half);
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int i = 2 * half + e;
+          const float k = e == 0 ? Low(pair) : High(pair);
+          const float g =
+              smem.g[(row0 + group + 8 * half) * kDim + col + e];
+          const float since = Exp2(g + smem.border[block][col + e]);
+          const float until =
+              Exp2(smem.border[4][col + e] - smem.border[block][col + e] - g);
+          dq[n][i] *= kScale * since;
+          const float kept = dk[n][i] * until;
+          const float read = since * acc[n][i];
+          row_sum[half] += read * k;
+          dk[n][i] = kept + beta[half] * read;
+          dg[n][i] = k * (beta[half] * read - kept);
+          written[e] += k * kept;
+        }
+      }
+      written[0] = GroupSum(written[0]);
+      written[1] = GroupSum(written[1]);
+      if (group == 0) {
+        col_part[block * kDim + col] = written[0];
+        col_part[block * kDim + col + 1] = written[1];
+      }
+    }
+  }
+  if (part <= block) {
+    float acc[2][4] = {};
+    MultiplyRows(acc, smem.in.dx, smem.in.v, row0, part * kSub, lane);
+    MultiplyRows(acc, smem.dw, smem.ke, row0, part * kSub, lane);
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const int j = part * kSub + 8 * n + 2 * quad;
+      const float beta0 = smem.beta[j], beta1 = smem.beta[j + 1];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int i = row0 + group + 8 * half;
+        *reinterpret_cast<uint32_t*>(m + i * kSquarePitch + j) =
+            Pack(j < i ? acc[n][2 * half] * beta0 : 0.0f,
+                 j + 1 < i ? acc[n][2 * half + 1] * beta1 : 0.0f);
+      }
+    }
+  }
+  __syncthreads();
+
+  // T = M Inv^T, lower blocks. Dead: dw, ke, and dv_tile when it is out.
+  if (part <= block) {
+    float acc[2][4] = {};
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if (k > part) continue;
+      uint32_t a[4], b[4];
+      LoadMatrix4(a, m + (row0 + RowsFirstRow(lane)) * kSquarePitch + 16 * k +
+                         RowsFirstCol(lane));
+      LoadMatrix4(b, smem.inverse + Square(part * kSub + ColsFirstRow(lane),
+                                           16 * k + ColsFirstCol(lane)));
+      MmaBf16(acc[0], a, b[0], b[1]);
+      MmaBf16(acc[1], a, b[2], b[3]);
+    }
+    const uint32_t pair[4] = {
+        Pack(acc[0][0], acc[0][1]), Pack(acc[0][2], acc[0][3]),
+        Pack(acc[1][0], acc[1][1]), Pack(acc[1][2], acc[1][3])};
+    StoreMatrix4(smem.t + (row0 + RowsFirstRow(lane)) * kSquarePitch +
+                     part * kSub + RowsFirstCol(lane),
+                 pair);
+  }
+  for (int i = tid; i < kTile / 8; i += kFinishThreads) {
+    const int row = i >> 4, col = (i & 15) * 8;
+    if (row < chunk.length) {
+      *reinterpret_cast<uint4*>(out.dv + p.row(chunk.begin + row, head) +
+                                col) =
+          *reinterpret_cast<const uint4*>(dv_tile + Wide(row, col));
+    }
+  }
+  if (tid < kDim) {
+    float sum = 0;
+    for (int i = 0; i < 8; ++i) sum += smem.partial[i][tid];
+    sum *= Exp2(smem.border[4][tid]);
+    for (int i = 0; i < 4; ++i) sum += col_part[i * kDim + tid];
+    smem.partial[0][tid] = sum;  // of the chunk's last row
+  }
+  __syncthreads();
+
+  if (part <= block) {
+    float acc[2][4] = {};
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if (k < block) continue;
+      uint32_t a[4], b[4];
+      LoadMatrix4Trans(a, smem.inverse + Square(16 * k + ColsFirstRow(lane),
+                                                row0 + ColsFirstCol(lane)));
+      LoadMatrix4Trans(b, smem.t +
+                              (16 * k + RowsFirstRow(lane)) * kSquarePitch +
+                              part * kSub + RowsFirstCol(lane));
+      MmaBf16(acc[0], a, b[0], b[1]);
+      MmaBf16(acc[1], a, b[2], b[3]);
+    }
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int i = row0 + group + 8 * half;
+        const int j = part * kSub + 8 * n + 2 * quad;
+        *reinterpret_cast<float2*>(&smem.d_akk[i * kScorePitch + j]) =
+            make_float2(j < i ? -acc[n][2 * half] : 0.0f,
+                        j + 1 < i ? -acc[n][2 * half + 1] : 0.0f);
+      }
+    }
+  }
+  {
+    const int col = 2 * at.pair;
+    const bool steep = smem.steep[at.sub] != 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int row = at.group * 8 + i;
+      uint32_t q = 0, k = 0;
+      if (row < chunk.length) {
+        const int64_t from = p.key_row(chunk.begin + row, head) + col;
+        q = *reinterpret_cast<const uint32_t*>(p.q + from);
+        k = *reinterpret_cast<const uint32_t*>(p.k + from);
+      }
+      const float2 g = *reinterpret_cast<float2*>(&smem.g[row * kDim + col]);
+      const float fall0 =
+          smem.border[at.sub + 1][col] - smem.border[at.sub][col];
+      const float fall1 =
+          smem.border[at.sub + 1][col + 1] - smem.border[at.sub][col + 1];
+      const float p0 = Exp2(g.x), p1 = Exp2(g.y), b = smem.beta[row];
+      const int to = Deep(row, col);
+      auto put = [to](float* tile, float x, float y) {
+        *reinterpret_cast<float2*>(tile + to) = make_float2(x, y);
+      };
+      put(smem.deep.kn, Low(k) * Exp2(fall0 - g.x),
+          High(k) * Exp2(fall1 - g.y));
+      put(smem.deep.kd, steep ? 0.0f : Low(k) * Exp2(-g.x),
+          steep ? 0.0f : High(k) * Exp2(-g.y));
+      put(smem.deep.qp, Low(q) * p0, High(q) * p1);
+      put(smem.deep.kp, Low(k) * p0 * b, High(k) * p1 * b);
+    }
+  }
+  __syncthreads();
+
+  // Inside the chunk: what rows above give to q and k.
+  const bool steep = smem.steep[block] != 0;
+  auto deep_g = [&](int n, int i) {
+    return smem.g[(row0 + group + 8 * (i >> 1)) * kDim + col0 + 8 * n +
+                  2 * quad + (i & 1)];
+  };
+  {
+    float aq[4][4] = {}, ak[4][4] = {};
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      if (c > block) continue;
+      if (c > 0 && c < block) {
+        ScaleColumns(aq, smem.fall[c], col0, quad);
+        ScaleColumns(ak, smem.fall[c], col0, quad);
+      }
+      const float* keys = c == block ? smem.deep.kd : smem.deep.kn;
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        uint32_t a[4], a2[4], b[2];
+        LoadScores(a, smem.d_aqk, row0, 16 * c + 8 * k, lane);
+        LoadScores(a2, smem.d_akk, row0, 16 * c + 8 * k, lane);
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+          LoadDeep(b, keys, 16 * c + 8 * k, col0 + 8 * n, lane);
+          MmaTf32(aq[n], a, b[0], b[1]);
+          MmaTf32(ak[n], a2, b[0], b[1]);
+        }
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t qs = key_pair(p.q, n, half);
+        const uint32_t ks = key_pair(p.k, n, half);
+        const int row = row0 + group + 8 * half;
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int i = 2 * half + e;
+          const float g = deep_g(n, i);
+          const float since = Exp2(g);
+          float to_q = aq[n][i] * since, to_k = ak[n][i] * since;
+          if (steep) {
+            const int col = col0 + 8 * n + 2 * quad + e;
+            for (int j = row0; j <= row && j < chunk.length; ++j) {
+              const float f =
+                  Exp2(g - smem.g[j * kDim + col]) *
+                  Low(p.k[p.key_row(chunk.begin + j, head) + col]);
+              to_q += smem.d_aqk[row * kScorePitch + j] * f;
+              to_k += smem.d_akk[row * kScorePitch + j] * f;
+            }
+          }
+          const float q = e == 0 ? Low(qs) : High(qs);
+          const float k = e == 0 ? Low(ks) : High(ks);
+          dq[n][i] += to_q;
+          row_sum[half] += to_k * k;
+          dk[n][i] += beta[half] * to_k;
+          dg[n][i] += q * dq[n][i] + k * beta[half] * to_k;
+        }
+      }
+    }
+  }
+  // And what this row gives to the rows below.
+  {
+    float below[4][4] = {}, inside[4][4] = {};
+#pragma unroll
+    for (int c = 3; c >= 0; --c) {
+      if (c < block) continue;
+      if (c < 3 && c > block) ScaleColumns(below, smem.fall[c], col0, quad);
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        uint32_t a[4], a2[4], b[2], b2[2];
+        LoadScoresTrans(a, smem.d_aqk, row0, 16 * c + 8 * k, lane);
+        LoadScoresTrans(a2, smem.d_akk, row0, 16 * c + 8 * k, lane);
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+          LoadDeep(b, smem.deep.qp, 16 * c + 8 * k, col0 + 8 * n, lane);
+          LoadDeep(b2, smem.deep.kp, 16 * c + 8 * k, col0 + 8 * n, lane);
+          float(&to)[4] = c == block ? inside[n] : below[n];
+          MmaTf32(to, a, b[0], b[1]);
+          MmaTf32(to, a2, b2[0], b2[1]);
+        }
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t ks = key_pair(p.k, n, half);
+        const int row = row0 + group + 8 * half;
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int i = 2 * half + e;
+          const int col = col0 + 8 * n + 2 * quad + e;
+          const float g = deep_g(n, i);
+          float to_k = below[n][i] * Exp2(smem.border[block + 1][col] -
+                                          smem.border[block][col] - g);
+          if (!steep) {
+            to_k += inside[n][i] * Exp2(-g);
+          } else {
+            for (int j = row; j < row0 + kSub && j < chunk.length; ++j) {
+              const int64_t from = p.key_row(chunk.begin + j, head) + col;
+              to_k += Exp2(smem.g[j * kDim + col] - g) *
+                      (smem.d_aqk[j * kScorePitch + row] * Low(p.q[from]) +
+                       smem.d_akk[j * kScorePitch + row] * smem.beta[j] *
+                           Low(p.k[from]));
+            }
+          }
+          dk[n][i] += to_k;
+          dg[n][i] -= (e == 0 ? Low(ks) : High(ks)) * to_k;
+        }
+      }
+    }
+  }
+
+  // Sums from below: inside the block here, then over the blocks.
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      float upper = dg[n][e], lower = dg[n][2 + e];
+#pragma unroll
+      for (int step = 4; step < 32; step *= 2) {
+        const float u = __shfl_down_sync(0xffffffffu, upper, step);
+        const float l = __shfl_down_sync(0xffffffffu, lower, step);
+        if (lane + step < 32) {
+          upper += u;
+          lower += l;
+        }
+      }
+      upper += __shfl_sync(0xffffffffu, lower, quad);
+      dg[n][e] = upper;
+      dg[n][2 + e] = lower;
+      if (group == 0)
+        smem.partial[1 + block][col0 + 8 * n + 2 * quad + e] = upper;
+    }
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    row_sum[half] = QuadSum(row_sum[half]);
+    if (quad == 0)
+      smem.row_part[part][row0 + group + 8 * half] = row_sum[half];
+  }
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = row0 + group + 8 * half;
+      const int col = col0 + 8 * n + 2 * quad;
+      if (row >= chunk.length) continue;
+      if (kHeadGate && out.part_dq != nullptr) {
+        const int64_t to = p.row(chunk.begin + row, head) + col;
+        *reinterpret_cast<float2*>(out.part_dq + to) =
+            make_float2(dq[n][2 * half], dq[n][2 * half + 1]);
+        *reinterpret_cast<float2*>(out.part_dk + to) =
+            make_float2(dk[n][2 * half], dk[n][2 * half + 1]);
+      } else {
+        const int64_t to = p.key_row(chunk.begin + row, head) + col;
+        *reinterpret_cast<uint32_t*>(out.dq + to) =
+            Pack(dq[n][2 * half], dq[n][2 * half + 1]);
+        *reinterpret_cast<uint32_t*>(out.dk + to) =
+            Pack(dk[n][2 * half], dk[n][2 * half + 1]);
+      }
+    }
+  }
+  __syncthreads();
+  // dbeta is complete; row_part is free again after the next sync.
+  float d_beta = 0;
+  if (tid < kChunk) {
+    d_beta = smem.row_part[0][tid] + smem.row_part[1][tid] +
+             smem.row_part[2][tid] + smem.row_part[3][tid];
+    const float b = smem.beta[tid];
+    if (tid < chunk.length) {
+      out.dbeta[static_cast<int64_t>(chunk.begin + tid) * p.heads + head] =
+          d_beta * b * (1.0f - b);
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int col = col0 + 8 * n + 2 * quad + e;
+      float add = smem.partial[0][col];
+      for (int b = 3; b > block; --b) add += smem.partial[1 + b][col];
+      dg[n][e] += add;
+      dg[n][2 + e] += add;
+    }
+  }
+  const GateMath gate{Exp2(kLog2E * p.a_log[head]), p.bound, p.bounded};
+  float d_rate = 0;  // of a_log
+  if constexpr (kHeadGate) {
+    __syncthreads();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float sum = 0;
+#pragma unroll
+      for (int n = 0; n < 4; ++n) sum += dg[n][2 * half] + dg[n][2 * half + 1];
+      sum = QuadSum(sum);
+      if (quad == 0) smem.row_part[part][row0 + group + 8 * half] = sum;
+    }
+    __syncthreads();
+    float d_bias = 0;
+    if (tid < chunk.length) {
+      const float sum = smem.row_part[0][tid] + smem.row_part[1][tid] +
+                        smem.row_part[2][tid] + smem.row_part[3][tid];
+      const int64_t where =
+          static_cast<int64_t>(chunk.begin + tid) * p.heads + head;
+      const float x = p.a[where] + p.dt_bias[head];
+      d_bias = sum * gate.Slope(x);
+      d_rate = sum * gate.RateSlope(x);
+      out.da[where] = d_bias;
+    }
+    if (out.part_dt_bias != nullptr && tid < kChunk) {
+      // Two warps of rows.
+      for (int mask = 16; mask > 0; mask /= 2) {
+        d_bias += ShuffleXor(d_bias, mask);
+        d_rate += ShuffleXor(d_rate, mask);
+      }
+      if (lane == 0) {
+        smem.partial[5][warp] = d_bias;
+        smem.partial[6][warp] = d_rate;
+      }
+    }
+    if (out.part_dt_bias != nullptr) {
+      __syncthreads();
+      if (tid == 0) {
+        out.part_dt_bias[tile] = smem.partial[5][0] + smem.partial[5][1];
+        out.part_a_log[tile] = smem.partial[6][0] + smem.partial[6][1];
+      }
+    }
+  } else {
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const int col = col0 + 8 * n + 2 * quad;
+      const float2 bias =
+          *reinterpret_cast<const float2*>(p.dt_bias + head * kDim + col);
+      float d_bias[2] = {0, 0};
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = row0 + group + 8 * half;
+        if (row >= chunk.length) continue;
+        const int64_t where = p.row(chunk.begin + row, head) + col;
+        const uint32_t z = *reinterpret_cast<const uint32_t*>(p.z + where);
+        const float x0 = Low(z) + bias.x, x1 = High(z) + bias.y;
+        const float d0 = dg[n][2 * half] * gate.Slope(x0);
+        const float d1 = dg[n][2 * half + 1] * gate.Slope(x1);
+        *reinterpret_cast<uint32_t*>(out.dz + where) = Pack(d0, d1);
+        if (out.part_a_log != nullptr) {
+          d_bias[0] += d0;
+          d_bias[1] += d1;
+          d_rate += dg[n][2 * half] * gate.RateSlope(x0) +
+                    dg[n][2 * half + 1] * gate.RateSlope(x1);
+        }
+      }
+      if (out.part_dt_bias != nullptr) {
+        d_bias[0] = GroupSum(d_bias[0]);
+        d_bias[1] = GroupSum(d_bias[1]);
+        if (group == 0) {
+          smem.d_aqk[block * kDim + col] = d_bias[0];
+          smem.d_aqk[block * kDim + col + 1] = d_bias[1];
+        }
+      }
+    }
+    if (out.part_dt_bias != nullptr) {
+      for (int mask = 16; mask > 0; mask /= 2)
+        d_rate += ShuffleXor(d_rate, mask);
+      if (lane == 0) smem.d_aqk[4 * kDim + warp] = d_rate;
+      __syncthreads();
+      if (tid < kDim) {
+        out.part_dt_bias[tile * kDim + tid] =
+            smem.d_aqk[tid] + smem.d_aqk[kDim + tid] +
+            smem.d_aqk[2 * kDim + tid] + smem.d_aqk[3 * kDim + tid];
+      }
+      if (tid == 0) {
+        float sum = 0;
+        for (int i = 0; i < kFinishThreads / 32; ++i)
+          sum += smem.d_aqk[4 * kDim + i];
+        out.part_a_log[tile] = sum;
+      }
+    }
+  }
+}
+
+}  // namespace cadre::linear_attention
+
+#endif  // CADRE_KERNELS_LINEAR_ATTENTION_FINISH_CUH_
