@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/common/check.h"
+#include "kernels/linear_attention/workspace.h"
 
 namespace cadre {
 
@@ -90,6 +91,18 @@ absl::Status GdnBackward(const Exec& exec, const GdnBackwardArgs& args) {
   if (exec.backend == Backend::kCuda)
     return GdnBackwardCuda ? GdnBackwardCuda(exec, args) : NoCudaError(kOp);
   return GdnBackwardCpu(exec, args);
+}
+
+int64_t GdnForwardWorkspaceBytes(int64_t tokens, int64_t heads,
+                                 int64_t key_heads, int64_t docs) {
+  return linear_attention::LayOutWork({tokens, heads, key_heads, docs, false})
+      .bytes;
+}
+
+int64_t GdnBackwardWorkspaceBytes(int64_t tokens, int64_t heads,
+                                  int64_t key_heads, int64_t docs) {
+  return linear_attention::LayOutWork({tokens, heads, key_heads, docs, true})
+      .bytes;
 }
 
 }  // namespace cadre

@@ -31,6 +31,7 @@ struct GdnForwardArgs {
   GdnInputs in;
   Tensor o;            // [T,Hv,V]
   Tensor final_state;  // param [docs,Hv,K,V], written; optional
+  Tensor workspace;    // u8; CUDA only, GdnForwardWorkspaceBytes
 };
 
 struct GdnBackwardArgs {
@@ -48,6 +49,7 @@ struct GdnBackwardArgs {
   Tensor ddt_bias;  // param [Hv]
   // Overwritten; optional, needs no initial_state.
   Tensor d_initial_state;  // param [docs,Hv,K,V]
+  Tensor workspace;        // u8; CUDA only, GdnBackwardWorkspaceBytes
 };
 
 // Value head h reads key head h / (Hv / Hk). Per value head, with S [K,V]
@@ -63,6 +65,13 @@ struct GdnBackwardArgs {
 // head).
 absl::Status GdnForward(const Exec& exec, const GdnForwardArgs& args);
 absl::Status GdnBackward(const Exec& exec, const GdnBackwardArgs& args);
+
+// As KdaForwardWorkspaceBytes, with the same limits on CUDA. `heads` are value
+// heads; more key heads never need more.
+int64_t GdnForwardWorkspaceBytes(int64_t tokens, int64_t heads,
+                                 int64_t key_heads, int64_t docs);
+int64_t GdnBackwardWorkspaceBytes(int64_t tokens, int64_t heads,
+                                  int64_t key_heads, int64_t docs);
 
 }  // namespace cadre
 

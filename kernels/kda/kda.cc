@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/common/check.h"
+#include "kernels/linear_attention/workspace.h"
 
 namespace cadre {
 
@@ -93,6 +94,15 @@ absl::Status KdaBackward(const Exec& exec, const KdaBackwardArgs& args) {
   if (exec.backend == Backend::kCuda)
     return KdaBackwardCuda ? KdaBackwardCuda(exec, args) : NoCudaError(kOp);
   return KdaBackwardCpu(exec, args);
+}
+
+int64_t KdaForwardWorkspaceBytes(int64_t tokens, int64_t heads, int64_t docs) {
+  return linear_attention::LayOutWork({tokens, heads, heads, docs, false})
+      .bytes;
+}
+
+int64_t KdaBackwardWorkspaceBytes(int64_t tokens, int64_t heads, int64_t docs) {
+  return linear_attention::LayOutWork({tokens, heads, heads, docs, true}).bytes;
 }
 
 }  // namespace cadre

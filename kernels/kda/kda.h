@@ -33,6 +33,7 @@ struct KdaForwardArgs {
   KdaInputs in;
   Tensor o;            // [T,H,V]
   Tensor final_state;  // param [docs,H,K,V], written; optional
+  Tensor workspace;    // u8; CUDA only, KdaForwardWorkspaceBytes
 };
 
 struct KdaBackwardArgs {
@@ -50,6 +51,7 @@ struct KdaBackwardArgs {
   Tensor ddt_bias;  // param [H*K]
   // Overwritten; optional, needs no initial_state.
   Tensor d_initial_state;  // param [docs,H,K,V]
+  Tensor workspace;        // u8; CUDA only, KdaBackwardWorkspaceBytes
 };
 
 // Per head, with S [K,V] starting at initial_state for each document and
@@ -74,6 +76,12 @@ absl::Status KdaForward(const Exec& exec, const KdaForwardArgs& args);
 // Gradients of the above; states are computed again from `in`, nothing else
 // has to be kept. Padding rows get zero gradients.
 absl::Status KdaBackward(const Exec& exec, const KdaBackwardArgs& args);
+
+// What `workspace` has to hold on CUDA, 256-byte aligned; its contents before
+// and after a call mean nothing. Monotone in every argument. Limits on CUDA:
+// bf16, K = V = 128, tensors aligned to 16 bytes.
+int64_t KdaForwardWorkspaceBytes(int64_t tokens, int64_t heads, int64_t docs);
+int64_t KdaBackwardWorkspaceBytes(int64_t tokens, int64_t heads, int64_t docs);
 
 }  // namespace cadre
 

@@ -28,7 +28,7 @@ namespace cadre::linear_attention {
 constexpr int kChunk = 64;
 constexpr int kDim = 128;  // K = V
 constexpr int kSub = 16;
-constexpr int kTile = kChunk * kDim;    // elements of a [64,128] tile
+constexpr int kTile = kChunk * kDim;  // elements of a [64,128] tile
 constexpr int kSquare = kChunk * kChunk;
 constexpr int kState = kDim * kDim;
 constexpr float kLog2E = 1.4426950408889634f;
@@ -66,24 +66,22 @@ struct Problem {
   float bound;  // base 2
 
   // Workspace. Tiles are indexed by chunk * num_heads + head - first_head.
-  Chunk* chunks;       // [max_chunks]
-  int* first_chunk;    // [docs + 1]
-  uint16_t* w;         // wide tiles, of -w
-  uint16_t* qg;        // wide tiles
-  uint16_t* kg;        // wide tiles
-  uint16_t* u;         // sliced tiles
-  uint16_t* aqk;       // square tiles
-  uint16_t* inverse;   // square tiles; backward only
-  float* decay;        // [128] each: exp(Gn)
+  Chunk* chunks;      // [max_chunks]
+  int* first_chunk;   // [docs + 1]
+  uint16_t* w;        // wide tiles, of -w
+  uint16_t* qg;       // wide tiles
+  uint16_t* kg;       // wide tiles
+  uint16_t* u;        // sliced tiles
+  uint16_t* aqk;      // square tiles
+  uint16_t* inverse;  // square tiles; backward only
+  float* decay;       // [128] each: exp(Gn)
   // Backward only.
   uint16_t* x;   // wide tiles
   uint16_t* dx;  // wide tiles
   uint16_t* s;   // state tiles: before the chunk
   uint16_t* ds;  // state tiles: gradient of the state after the chunk
 
-  __device__ int key_head(int head) const {
-    return head / (heads / key_heads);
-  }
+  __device__ int key_head(int head) const { return head / (heads / key_heads); }
   __device__ int64_t tile(int chunk, int head) const {
     return static_cast<int64_t>(chunk) * num_heads + head - first_head;
   }

@@ -69,7 +69,7 @@ struct FinishSmem {
   uint16_t inverse[kSquare];
   float border[5][kDim];
   float fall[4][kDim];
-  float partial[8][kDim];    // sums over a part of the rows
+  float partial[8][kDim];     // sums over a part of the rows
   float row_part[4][kChunk];  // sums over a part of the columns
   float beta[kChunk];
   int steep[4];
@@ -82,7 +82,7 @@ struct FinishOutput {
   uint16_t* dz;  // KDA
   float* da;     // GDN
   float* dbeta;
-  // f32 [T,H,128]: GDN with shared key heads, to be summed over them.
+  // f32 [T,num_heads,128]: GDN with shared key heads, to be summed over them.
   float* part_dq;
   float* part_dk;
   // Partial sums of a tile, both or neither: [1]; [128] (KDA) or [1] (GDN).
@@ -118,9 +118,9 @@ __device__ __forceinline__ void MultiplyState(
     }
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      LoadMatrix4Trans(b, state + Wide<kDim>(16 * k + RowsFirstRow(lane),
-                                             col + 16 * n +
-                                                 RowsFirstCol(lane)));
+      LoadMatrix4Trans(b,
+                       state + Wide<kDim>(16 * k + RowsFirstRow(lane),
+                                          col + 16 * n + RowsFirstCol(lane)));
 #pragma unroll
       for (int m = 0; m < kCount; ++m) {
         MmaBf16(acc[m][2 * n], af[m], b[0], b[1]);
@@ -138,10 +138,10 @@ __device__ __forceinline__ void MultiplyRows(float (&acc)[2][4],
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     uint32_t af[4], bf[4];
-    LoadMatrix4(af, a + Wide(row_a + RowsFirstRow(lane),
-                             16 * k + RowsFirstCol(lane)));
-    LoadMatrix4(bf, b + Wide(row_b + ColsFirstRow(lane),
-                             16 * k + ColsFirstCol(lane)));
+    LoadMatrix4(
+        af, a + Wide(row_a + RowsFirstRow(lane), 16 * k + RowsFirstCol(lane)));
+    LoadMatrix4(
+        bf, b + Wide(row_b + ColsFirstRow(lane), 16 * k + ColsFirstCol(lane)));
     MmaBf16(acc[0], af, bf[0], bf[1]);
     MmaBf16(acc[1], af, bf[2], bf[3]);
   }
@@ -158,8 +158,7 @@ __device__ __forceinline__ void MultiplyInverse(float (&acc)[4][4],
     if (k < row_block) continue;
     uint32_t af[4], bf[4];
     LoadMatrix4Trans(af, inverse + Square(16 * k + ColsFirstRow(lane),
-                                          16 * row_block +
-                                              ColsFirstCol(lane)));
+                                          16 * row_block + ColsFirstCol(lane)));
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       LoadMatrix4Trans(bf, b + Wide(16 * k + RowsFirstRow(lane),
@@ -173,8 +172,7 @@ __device__ __forceinline__ void MultiplyInverse(float (&acc)[4][4],
 // A operand [16,8] of a score matrix, or of its transpose.
 __device__ __forceinline__ void LoadScores(uint32_t (&a)[4], const float* m,
                                            int row, int col, int lane) {
-  const float* at =
-      m + (row + (lane >> 2)) * kScorePitch + col + (lane & 3);
+  const float* at = m + (row + (lane >> 2)) * kScorePitch + col + (lane & 3);
   a[0] = ToTf32(at[0]);
   a[1] = ToTf32(at[8 * kScorePitch]);
   a[2] = ToTf32(at[4]);
@@ -183,8 +181,7 @@ __device__ __forceinline__ void LoadScores(uint32_t (&a)[4], const float* m,
 __device__ __forceinline__ void LoadScoresTrans(uint32_t (&a)[4],
                                                 const float* m, int row,
                                                 int col, int lane) {
-  const float* at =
-      m + (col + (lane & 3)) * kScorePitch + row + (lane >> 2);
+  const float* at = m + (col + (lane & 3)) * kScorePitch + row + (lane >> 2);
   a[0] = ToTf32(at[0]);
   a[1] = ToTf32(at[8]);
   a[2] = ToTf32(at[4 * kScorePitch]);
@@ -338,8 +335,8 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
   __syncthreads();
 
   // Products with the inverse. From here on dead: s, ds, d_o, x.
-  uint16_t* m = smem.in.s;       // [64, kSquarePitch]
-  uint16_t* dv_tile = smem.in.ds;  // wide
+  uint16_t* m = smem.in.s;                                // [64, kSquarePitch]
+  uint16_t* dv_tile = smem.in.ds;                         // wide
   float* col_part = reinterpret_cast<float*>(smem.in.x);  // [4][128]
   const float beta[2] = {smem.beta[row0 + group], smem.beta[row0 + group + 8]};
   float row_sum[2] = {0, 0};
@@ -358,8 +355,7 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const uint32_t v = *reinterpret_cast<const uint32_t*>(
-            smem.in.v +
-            Wide(row0 + group + 8 * half, col0 + 8 * n + 2 * quad));
+            smem.in.v + Wide(row0 + group + 8 * half, col0 + 8 * n + 2 * quad));
         row_sum[half] +=
             acc[n][2 * half] * Low(v) + acc[n][2 * half + 1] * High(v);
         acc[n][2 * half] *= beta[half];
@@ -392,8 +388,7 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
         for (int e = 0; e < 2; ++e) {
           const int i = 2 * half + e;
           const float k = e == 0 ? Low(pair) : High(pair);
-          const float g =
-              smem.g[(row0 + group + 8 * half) * kDim + col + e];
+          const float g = smem.g[(row0 + group + 8 * half) * kDim + col + e];
           const float since = Exp2(g + smem.border[block][col + e]);
           const float until =
               Exp2(smem.border[4][col + e] - smem.border[block][col + e] - g);
@@ -457,8 +452,7 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
   for (int i = tid; i < kTile / 8; i += kFinishThreads) {
     const int row = i >> 4, col = (i & 15) * 8;
     if (row < chunk.length) {
-      *reinterpret_cast<uint4*>(out.dv + p.row(chunk.begin + row, head) +
-                                col) =
+      *reinterpret_cast<uint4*>(out.dv + p.row(chunk.begin + row, head) + col) =
           *reinterpret_cast<const uint4*>(dv_tile + Wide(row, col));
     }
   }
@@ -537,9 +531,7 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
   };
   {
     float aq[4][4] = {}, ak[4][4] = {};
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      if (c > block) continue;
+    for (int c = 0; c <= block; ++c) {
       if (c > 0 && c < block) {
         ScaleColumns(aq, smem.fall[c], col0, quad);
         ScaleColumns(ak, smem.fall[c], col0, quad);
@@ -574,9 +566,8 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
           if (steep) {
             const int col = col0 + 8 * n + 2 * quad + e;
             for (int j = row0; j <= row && j < chunk.length; ++j) {
-              const float f =
-                  Exp2(g - smem.g[j * kDim + col]) *
-                  Low(p.k[p.key_row(chunk.begin + j, head) + col]);
+              const float f = Exp2(g - smem.g[j * kDim + col]) *
+                              Low(p.k[p.key_row(chunk.begin + j, head) + col]);
               to_q += smem.d_aqk[row * kScorePitch + j] * f;
               to_k += smem.d_akk[row * kScorePitch + j] * f;
             }
@@ -594,25 +585,26 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
   // And what this row gives to the rows below.
   {
     float below[4][4] = {}, inside[4][4] = {};
-#pragma unroll
-    for (int c = 3; c >= 0; --c) {
-      if (c < block) continue;
-      if (c < 3 && c > block) ScaleColumns(below, smem.fall[c], col0, quad);
+    auto add = [&](float(&to)[4][4], int row) {
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         uint32_t a[4], a2[4], b[2], b2[2];
-        LoadScoresTrans(a, smem.d_aqk, row0, 16 * c + 8 * k, lane);
-        LoadScoresTrans(a2, smem.d_akk, row0, 16 * c + 8 * k, lane);
+        LoadScoresTrans(a, smem.d_aqk, row0, row + 8 * k, lane);
+        LoadScoresTrans(a2, smem.d_akk, row0, row + 8 * k, lane);
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
-          LoadDeep(b, smem.deep.qp, 16 * c + 8 * k, col0 + 8 * n, lane);
-          LoadDeep(b2, smem.deep.kp, 16 * c + 8 * k, col0 + 8 * n, lane);
-          float(&to)[4] = c == block ? inside[n] : below[n];
-          MmaTf32(to, a, b[0], b[1]);
-          MmaTf32(to, a2, b2[0], b2[1]);
+          LoadDeep(b, smem.deep.qp, row + 8 * k, col0 + 8 * n, lane);
+          LoadDeep(b2, smem.deep.kp, row + 8 * k, col0 + 8 * n, lane);
+          MmaTf32(to[n], a, b[0], b[1]);
+          MmaTf32(to[n], a2, b2[0], b2[1]);
         }
       }
+    };
+    for (int c = 3; c > block; --c) {
+      if (c < 3) ScaleColumns(below, smem.fall[c], col0, quad);
+      add(below, kSub * c);
     }
+    add(inside, row0);
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
 #pragma unroll
@@ -669,8 +661,7 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     row_sum[half] = QuadSum(row_sum[half]);
-    if (quad == 0)
-      smem.row_part[part][row0 + group + 8 * half] = row_sum[half];
+    if (quad == 0) smem.row_part[part][row0 + group + 8 * half] = row_sum[half];
   }
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
@@ -680,7 +671,11 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
       const int col = col0 + 8 * n + 2 * quad;
       if (row >= chunk.length) continue;
       if (kHeadGate && out.part_dq != nullptr) {
-        const int64_t to = p.row(chunk.begin + row, head) + col;
+        const int64_t to =
+            (static_cast<int64_t>(chunk.begin + row) * p.num_heads + head -
+             p.first_head) *
+                kDim +
+            col;
         *reinterpret_cast<float2*>(out.part_dq + to) =
             make_float2(dq[n][2 * half], dq[n][2 * half + 1]);
         *reinterpret_cast<float2*>(out.part_dk + to) =

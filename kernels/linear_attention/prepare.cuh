@@ -21,8 +21,8 @@ struct PrepareSmem {
   uint16_t kd[kTile];  // k exp(border before - G); then Inv diag(beta)
   uint16_t v[kTile];
   float inverse[kChunk * kInversePitch];
-  float border[5][kDim];  // G before sub-block b; [4] is Gn
-  float fall[4][kDim];    // exp of a sub-block's decay
+  float border[5][kDim];      // G before sub-block b; [4] is Gn
+  float fall[4][kDim];        // exp of a sub-block's decay
   uint32_t hop[3][kDim / 2];  // pairs: decay of blocks 1, 2, 1 and 2
   float beta[kChunk];
   float head_g[kChunk];  // GDN: G inside the sub-block
@@ -44,13 +44,10 @@ struct Columns {
 // and steep complete (syncs). `parked` [64 / kRows] is scratch and may be
 // `fall` where that has as many rows.
 template <bool kHeadGate, int kRows>
-__device__ __forceinline__ void SumDecays(const Problem& p, const Chunk& chunk,
-                                          int head, const Columns<kRows>& at,
-                                          float (&g)[kRows][2],
-                                          float (*parked)[kDim],
-                                          float (*border)[kDim],
-                                          float (*fall)[kDim], int* steep,
-                                          float* head_g) {
+__device__ __forceinline__ void SumDecays(
+    const Problem& p, const Chunk& chunk, int head, const Columns<kRows>& at,
+    float (&g)[kRows][2], float (*parked)[kDim], float (*border)[kDim],
+    float (*fall)[kDim], int* steep, float* head_g) {
   constexpr int kGroups = kSub / kRows;  // in a sub-block
   const GateMath gate{Exp2(kLog2E * p.a_log[head]), p.bound, p.bounded};
   const int tid = threadIdx.x;
@@ -344,8 +341,7 @@ __device__ __forceinline__ void PrepareChunk(const Problem& p,
     const int row = at.sub * kSub + i;
     q[i] = k[i] = 0;
     if (row < chunk.length) {
-      const int64_t offset =
-          p.key_row(chunk.begin + row, head) + 2 * at.pair;
+      const int64_t offset = p.key_row(chunk.begin + row, head) + 2 * at.pair;
       q[i] = *reinterpret_cast<const uint32_t*>(p.q + offset);
       k[i] = *reinterpret_cast<const uint32_t*>(p.k + offset);
     }
@@ -379,8 +375,7 @@ __device__ __forceinline__ void PrepareChunk(const Problem& p,
       put(smem.qp, Pack(q0, q1));
       put(smem.kp, Pack(k0 * p0, k1 * p1));
       put(smem.kn, Pack(k0 * n0, k1 * n1));
-      put(smem.kd,
-          steep ? 0u : Pack(k0 * Exp2(-g[i][0]), k1 * Exp2(-g[i][1])));
+      put(smem.kd, steep ? 0u : Pack(k0 * Exp2(-g[i][0]), k1 * Exp2(-g[i][1])));
       put(qg, Pack(q0 * before0, q1 * before1));
       put(kg, Pack(k0 * n0 * behind0, k1 * n1 * behind1));
     }
@@ -442,14 +437,12 @@ __device__ __forceinline__ void PrepareChunk(const Problem& p,
           const float x0 = acc[c][n][2 * half], x1 = acc[c][n][2 * half + 1];
           if (keys) {
             const float beta = smem.beta[i];
-            *reinterpret_cast<float2*>(
-                &smem.inverse[i * kInversePitch + j]) =
+            *reinterpret_cast<float2*>(&smem.inverse[i * kInversePitch + j]) =
                 make_float2(j < i ? x0 * beta : 0.0f,
                             j + 1 < i ? x1 * beta : 0.0f);
           } else {
-            *reinterpret_cast<uint32_t*>(aqk + Square(i, j)) =
-                Pack(j <= i ? x0 * kScale : 0.0f,
-                     j + 1 <= i ? x1 * kScale : 0.0f);
+            *reinterpret_cast<uint32_t*>(aqk + Square(i, j)) = Pack(
+                j <= i ? x0 * kScale : 0.0f, j + 1 <= i ? x1 * kScale : 0.0f);
           }
         }
       }
@@ -460,9 +453,8 @@ __device__ __forceinline__ void PrepareChunk(const Problem& p,
     float* deep = reinterpret_cast<float*>(smem.kn);  // over kd as well
 #pragma unroll
     for (int i = 0; i < kSub; ++i) {
-      *reinterpret_cast<float2*>(
-          deep + (at.sub * kSub + i) * kDim + 2 * at.pair) =
-          make_float2(g[i][0], g[i][1]);
+      *reinterpret_cast<float2*>(deep + (at.sub * kSub + i) * kDim +
+                                 2 * at.pair) = make_float2(g[i][0], g[i][1]);
     }
     __syncthreads();
     for (int b = 0; b < 4; ++b) {
@@ -505,8 +497,8 @@ __device__ __forceinline__ void PrepareChunk(const Problem& p,
     uint32_t bv[4][4], bk[4][4];
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
-      const int offset = Wide(c * kSub + RowsFirstRow(lane),
-                              col + RowsFirstCol(lane));
+      const int offset =
+          Wide(c * kSub + RowsFirstRow(lane), col + RowsFirstCol(lane));
       LoadMatrix4Trans(bv[c], smem.v + offset);
       LoadMatrix4Trans(bk[c], smem.kp + offset);
     }

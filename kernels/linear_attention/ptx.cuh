@@ -57,11 +57,10 @@ __device__ __forceinline__ float Reciprocal(float x) {
 // --- matrices: 8x8 tiles of b16 between shared memory and registers ---
 
 __device__ __forceinline__ void LoadMatrix4(uint32_t (&r)[4], const void* row) {
-  asm volatile(
-      "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-      : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-      : "r"(SmemAddress(row))
-      : "memory");
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(SmemAddress(row))
+               : "memory");
 }
 __device__ __forceinline__ void LoadMatrix4Trans(uint32_t (&r)[4],
                                                  const void* row) {
@@ -111,10 +110,10 @@ __device__ __forceinline__ void MmaTf32(float (&d)[4], const uint32_t* a,
 __device__ __forceinline__ void CopyAsync16(void* smem, const void* global,
                                             bool valid) {
   const int bytes = valid ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                   SmemAddress(smem)),
-               "l"(global), "r"(bytes)
-               : "memory");
+  asm volatile(
+      "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(SmemAddress(smem)),
+      "l"(global), "r"(bytes)
+      : "memory");
 }
 __device__ __forceinline__ void CopyAsyncCommit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -125,8 +124,7 @@ __device__ __forceinline__ void CopyAsyncWait() {
 }
 
 __device__ __forceinline__ void BarrierInit(uint64_t* barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(
-                   SmemAddress(barrier)),
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(SmemAddress(barrier)),
                "r"(arrivals)
                : "memory");
 }
@@ -135,8 +133,7 @@ __device__ __forceinline__ void BarrierInitFence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 __device__ __forceinline__ void BarrierArrive(uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(
-                   SmemAddress(barrier))
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(SmemAddress(barrier))
                : "memory");
 }
 __device__ __forceinline__ void BarrierArriveExpect(uint64_t* barrier,

@@ -87,8 +87,8 @@ __device__ __forceinline__ void LoadChunks(const Problem& p,
       __syncwarp();
       for (int row = lane; row < chunk.length; row += 32) {
         BulkCopy(&stage.values[row * kColumns],
-                 p.d_o + p.row(chunk.begin + row, head) + column,
-                 kColumns * 2, full);
+                 p.d_o + p.row(chunk.begin + row, head) + column, kColumns * 2,
+                 full);
       }
     } else {
       if (lane == 0) {
@@ -130,8 +130,8 @@ __device__ __forceinline__ void WriteColumns(const float (&acc)[8][4],
     const int piece = i * 32 + lane;
     const int row = piece >> 1, half = piece & 1;
     put(row, half,
-        *reinterpret_cast<const uint4*>(
-            staging + row * 16 + (half ^ ((row >> 2) & 1)) * 8));
+        *reinterpret_cast<const uint4*>(staging + row * 16 +
+                                        (half ^ ((row >> 2) & 1)) * 8));
   }
   __syncwarp();
 }
@@ -143,9 +143,9 @@ __device__ __forceinline__ void WriteState(const uint32_t (&s)[8][4],
   const int lane = threadIdx.x & 31;
 #pragma unroll
   for (int t = 0; t < 8; ++t) {
-    StoreMatrix4(staging + Wide<16>(RowsFirstRow(lane),
-                                    16 * t + RowsFirstCol(lane)),
-                 s[t]);
+    StoreMatrix4(
+        staging + Wide<16>(RowsFirstRow(lane), 16 * t + RowsFirstCol(lane)),
+        s[t]);
   }
   __syncwarp();
 #pragma unroll
@@ -153,8 +153,8 @@ __device__ __forceinline__ void WriteState(const uint32_t (&s)[8][4],
     // Pieces stay where they are inside a row: value is a multiple of 8.
     const int piece = i * 32 + lane;
     const int half = piece >> 7, row = (piece >> 3) & 15, unit = piece & 7;
-    *reinterpret_cast<uint4*>(tile + half * (kDim * 64) +
-                              (value + row) * 64 + unit * 8) =
+    *reinterpret_cast<uint4*>(tile + half * (kDim * 64) + (value + row) * 64 +
+                              unit * 8) =
         *reinterpret_cast<const uint4*>(staging + half * 1024 + row * 64 +
                                         unit * 8);
   }
@@ -227,8 +227,9 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
 #pragma unroll
       for (int t = 0; t < 4; ++t) {
         const int row = 16 * t + ColsFirstRow(lane);
-        LoadMatrix4Trans(d_o[t], &stage.values[row * kColumns + warp * 16 +
-                                               ColsFirstCol(lane)]);
+        LoadMatrix4Trans(
+            d_o[t],
+            &stage.values[row * kColumns + warp * 16 + ColsFirstCol(lane)]);
         // Rows behind the chunk's end hold anything.
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -353,15 +354,13 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
     } else {
       __syncwarp();
       if (lane == 0) BarrierArrive(&smem.empty[slot]);
-      uint16_t* to =
-          (kScan == Scan::kReverse ? p.dx : p.x) + tile * kTile;
+      uint16_t* to = (kScan == Scan::kReverse ? p.dx : p.x) + tile * kTile;
       WriteColumns(x, smem.out[warp], [&](int row, int half, uint4 piece) {
         *reinterpret_cast<uint4*>(to + Wide(row, value + half * 8)) = piece;
       });
     }
   }
-  float* last =
-      kScan == Scan::kReverse ? out.d_initial_state : out.final_state;
+  float* last = kScan == Scan::kReverse ? out.d_initial_state : out.final_state;
   if (kScan != Scan::kStates && last != nullptr) {
 #pragma unroll
     for (int n = 0; n < 16; ++n) {

@@ -1,0 +1,66 @@
+#include "kernels/kda/kda.h"
+#include "kernels/linear_attention/run.cuh"
+
+namespace cadre {
+namespace {
+
+using linear_attention::FinishOutput;
+using linear_attention::kLog2E;
+using linear_attention::Pointer;
+using linear_attention::Problem;
+using linear_attention::ScanOutput;
+
+constexpr char kOp[] = "kda";
+
+Problem Describe(const KdaInputs& in) {
+  Problem p{};
+  p.q = Pointer<uint16_t>(in.q);
+  p.k = Pointer<uint16_t>(in.k);
+  p.v = Pointer<uint16_t>(in.v);
+  p.z = Pointer<uint16_t>(in.z);
+  p.beta = Pointer<float>(in.beta);
+  p.a_log = Pointer<float>(in.a_log);
+  p.dt_bias = Pointer<float>(in.dt_bias);
+  p.cu_seqlens = Pointer<int32_t>(in.cu_seqlens);
+  p.initial_state = Pointer<float>(in.initial_state);
+  p.tokens = static_cast<int>(in.q.dim(0));
+  p.heads = p.key_heads = static_cast<int>(in.q.dim(1));
+  p.docs = static_cast<int>(in.cu_seqlens.dim(0)) - 1;
+  p.bounded = in.lower_bound.has_value();
+  p.bound = static_cast<float>(in.lower_bound.value_or(0)) * kLog2E;
+  return p;
+}
+
+}  // namespace
+
+absl::Status KdaForwardCuda(const Exec& exec, const KdaForwardArgs& args) {
+  CADRE_RETURN_IF_ERROR(linear_attention::CheckDims(kOp, args.in.q, args.in.v));
+  return linear_attention::RunForward<false>(
+      kOp, exec, Describe(args.in),
+      ScanOutput{.o = Pointer<uint16_t>(args.o),
+                 .final_state = Pointer<float>(args.final_state),
+                 .d_initial_state = nullptr},
+      args.workspace);
+}
+
+absl::Status KdaBackwardCuda(const Exec& exec, const KdaBackwardArgs& args) {
+  CADRE_RETURN_IF_ERROR(linear_attention::CheckDims(kOp, args.in.q, args.in.v));
+  Problem p = Describe(args.in);
+  p.d_o = Pointer<uint16_t>(args.d_o);
+  p.d_final_state = Pointer<float>(args.d_final_state);
+  FinishOutput out{};
+  out.dq = Pointer<uint16_t>(args.dq);
+  out.dk = Pointer<uint16_t>(args.dk);
+  out.dv = Pointer<uint16_t>(args.dv);
+  out.dz = Pointer<uint16_t>(args.dz);
+  out.dbeta = Pointer<float>(args.dbeta);
+  return linear_attention::RunBackward<false>(
+      kOp, exec, p,
+      ScanOutput{.o = nullptr,
+                 .final_state = nullptr,
+                 .d_initial_state = Pointer<float>(args.d_initial_state)},
+      out, Pointer<float>(args.da_log), Pointer<float>(args.ddt_bias),
+      args.workspace);
+}
+
+}  // namespace cadre

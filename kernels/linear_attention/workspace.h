@@ -1,0 +1,84 @@
+#ifndef CADRE_KERNELS_LINEAR_ATTENTION_WORKSPACE_H_
+#define CADRE_KERNELS_LINEAR_ATTENTION_WORKSPACE_H_
+
+// How much device memory the CUDA side of KDA and Gated DeltaNet works in, and
+// where what lies there. Private to kernels/{kda,gdn}. Pure functions, no CUDA.
+//
+// Both passes walk through the heads in groups, so that the workspace does not
+// grow with the number of heads beyond a group.
+
+#include <algorithm>
+#include <cstdint>
+
+namespace cadre::linear_attention {
+
+struct WorkShape {
+  int64_t tokens, heads, key_heads, docs;
+  bool backward;
+};
+
+// Offsets in bytes; each a multiple of 256. -1: not there.
+struct WorkLayout {
+  int64_t chunks, first_chunk;
+  int64_t w, qg, kg, u, aqk, decay;
+  int64_t inverse, x, dx, s, ds, part_a_log, part_dt_bias, part_dq, part_dk;
+  int64_t bytes;
+};
+
+// Documents start chunks of their own, and one chunk more than can be needed
+// keeps the tables from being empty.
+inline int64_t MaxChunks(const WorkShape& shape) {
+  return shape.tokens / 64 + shape.docs + 1;
+}
+
+// Value heads worked on at once: enough to fill the device in the serial part,
+// and all that share a key head.
+inline int64_t HeadGroup(const WorkShape& shape) {
+  if (shape.heads == 0) return 0;
+  const int64_t shared = shape.heads / shape.key_heads;
+  const int64_t wanted = shape.backward ? 16 : 32;
+  return std::min(shape.heads, std::max(wanted / shared, int64_t{1}) * shared);
+}
+
+inline WorkLayout LayOutWork(const WorkShape& shape) {
+  int64_t end = 0;
+  const auto take = [&end](int64_t bytes) {
+    const int64_t at = end;
+    end += (bytes + 255) / 256 * 256;
+    return at;
+  };
+  const int64_t chunks = MaxChunks(shape), heads = HeadGroup(shape);
+  const int64_t tiles = chunks * heads;
+  const int64_t wide = tiles * 64 * 128 * 2, square = tiles * 64 * 64 * 2;
+  const int64_t state = tiles * 128 * 128 * 2;
+  WorkLayout at{};
+  at.chunks = take(chunks * 16);
+  at.first_chunk = take((shape.docs + 1) * 4);
+  at.w = take(wide);
+  at.qg = take(wide);
+  at.kg = take(wide);
+  at.u = take(wide);
+  at.aqk = take(square);
+  at.decay = take(tiles * 128 * 4);
+  at.inverse = at.x = at.dx = at.s = at.ds = -1;
+  at.part_a_log = at.part_dt_bias = at.part_dq = at.part_dk = -1;
+  if (shape.backward) {
+    at.inverse = take(square);
+    at.x = take(wide);
+    at.dx = take(wide);
+    at.s = take(state);
+    at.ds = take(state);
+    at.part_a_log = take(tiles * 4);
+    at.part_dt_bias = take(tiles * 128 * 4);
+    if (shape.key_heads != shape.heads) {
+      at.part_dq = take(shape.tokens * heads * 128 * 4);
+      at.part_dk = take(shape.tokens * heads * 128 * 4);
+    }
+  }
+  at.bytes = end;
+  return at;
+}
+
+}  // namespace cadre::linear_attention
+
+#endif  // CADRE_KERNELS_LINEAR_ATTENTION_WORKSPACE_H_
