@@ -76,7 +76,6 @@ struct Problem {
   uint16_t* inverse;  // square tiles; backward only
   float* decay;       // [128] each: exp(Gn)
   // Backward only.
-  uint16_t* x;   // wide tiles
   uint16_t* dx;  // wide tiles
   uint16_t* s;   // state tiles: before the chunk
   uint16_t* ds;  // state tiles: gradient of the state after the chunk
@@ -106,12 +105,6 @@ __device__ __forceinline__ int Wide(int row, int col) {
 __device__ __forceinline__ int Square(int row, int col) {
   return row * 64 + (((col >> 3) ^ (row & 7)) << 3) + (col & 7);
 }
-// [64,128] as four slices of 32 columns.
-__device__ __forceinline__ int Sliced(int row, int col) {
-  return (col >> 5) * 2048 + row * 32 +
-         ((((col >> 3) & 3) ^ ((row >> 1) & 3)) << 3) + (col & 7);
-}
-
 // Where a lane points ldmatrix.x4 so that the four tiles form a 16x16 block in
 // the order of an A operand (rows first), or of two B operands.
 __device__ __forceinline__ int RowsFirstRow(int lane) { return lane & 15; }

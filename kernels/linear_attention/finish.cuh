@@ -226,7 +226,7 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
     CopyAsync16(smem.in.ds + i * 8, p.ds + tile * kState + i * 8, true);
   }
   for (int i = tid; i < kTile / 8; i += kFinishThreads) {
-    CopyAsync16(smem.in.x + i * 8, p.x + tile * kTile + i * 8, true);
+    CopyAsync16(smem.in.x + i * 8, p.u + tile * kTile + i * 8, true);
     CopyAsync16(smem.in.dx + i * 8, p.dx + tile * kTile + i * 8, true);
     const int row = i >> 4, col = (i & 15) * 8;
     const bool valid = row < chunk.length;

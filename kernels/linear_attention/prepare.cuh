@@ -427,7 +427,8 @@ __device__ __forceinline__ void PrepareChunk(const Problem& p,
     uint16_t* aqk = p.aqk + tile * kSquare;
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
-      if (c > b || (c == b && smem.steep[b])) continue;
+      if (c == b && smem.steep[b]) continue;
+      if (c > b && keys) continue;  // but zeros for the scan
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
 #pragma unroll
@@ -534,7 +535,7 @@ __device__ __forceinline__ void PrepareChunk(const Problem& p,
           Pack(-w[0][0], -w[0][1]), Pack(-w[0][2], -w[0][3]),
           Pack(-w[1][0], -w[1][1]), Pack(-w[1][2], -w[1][3])};
       const int row = b * kSub + RowsFirstRow(lane);
-      StoreMatrix4(out_u + Sliced(row, col + RowsFirstCol(lane)), pu);
+      StoreMatrix4(out_u + Wide(row, col + RowsFirstCol(lane)), pu);
       StoreMatrix4(out_w + Wide(row, col + RowsFirstCol(lane)), pw);
     }
   }

@@ -61,25 +61,25 @@ __global__ void __launch_bounds__(kPrepareThreads, 2)
                                         *reinterpret_cast<PrepareSmem*>(smem));
 }
 
-template <int kWarps>
-__global__ void __launch_bounds__(32 * kWarps + 32, 1)
+inline constexpr unsigned kScanBlocks = kDim / kScanColumns;
+
+static __global__ void __launch_bounds__(kScanThreads, 1)
     ForwardScanKernel(__grid_constant__ const Problem p, ScanOutput out) {
   extern __shared__ __align__(1024) uint8_t smem[];
-  RunScan<kWarps, Scan::kOutput>(
-      p, out, *reinterpret_cast<ScanSmem<kWarps>*>(smem), blockIdx.x);
+  RunScan<Scan::kOutput>(p, out, *reinterpret_cast<ScanSmem*>(smem),
+                         blockIdx.x);
 }
 
 // Two halves: states, and gradients of states.
-template <int kWarps>
-__global__ void __launch_bounds__(32 * kWarps + 32, 1)
+static __global__ void __launch_bounds__(kScanThreads, 1)
     BackwardScanKernel(__grid_constant__ const Problem p, ScanOutput out) {
   extern __shared__ __align__(1024) uint8_t smem[];
-  ScanSmem<kWarps>& shared = *reinterpret_cast<ScanSmem<kWarps>*>(smem);
+  ScanSmem& shared = *reinterpret_cast<ScanSmem*>(smem);
   const int half = gridDim.x / 2;
   if (blockIdx.x < half) {
-    RunScan<kWarps, Scan::kReverse>(p, out, shared, blockIdx.x);
+    RunScan<Scan::kReverse>(p, out, shared, blockIdx.x);
   } else {
-    RunScan<kWarps, Scan::kStates>(p, out, shared, blockIdx.x - half);
+    RunScan<Scan::kStates>(p, out, shared, blockIdx.x - half);
   }
 }
 
@@ -175,7 +175,6 @@ inline absl::Status UseWorkspace(absl::string_view op, const Tensor& workspace,
   place(p.aqk, at.aqk);
   place(p.decay, at.decay);
   place(p.inverse, at.inverse);
-  place(p.x, at.x);
   place(p.dx, at.dx);
   place(p.s, at.s);
   place(p.ds, at.ds);
@@ -187,17 +186,6 @@ inline absl::Status UseWorkspace(absl::string_view op, const Tensor& workspace,
   }
   p.max_chunks = static_cast<int>(MaxChunks(shape));
   return absl::OkStatus();
-}
-
-template <int kWarps>
-absl::Status ForwardScan(absl::string_view op, const Exec& exec,
-                         const Problem& p, const ScanOutput& out) {
-  const unsigned blocks = p.docs * p.num_heads * (kDim / (16 * kWarps));
-  return Launch(op, exec,
-                {.grid = blocks,
-                 .block = 32 * kWarps + 32,
-                 .shared_bytes = sizeof(ScanSmem<kWarps>)},
-                ForwardScanKernel<kWarps>, p, out);
 }
 
 template <bool kHeadGate>
@@ -219,10 +207,11 @@ absl::Status RunForward(absl::string_view op, const Exec& exec, Problem p,
                 .block = kPrepareThreads,
                 .shared_bytes = sizeof(PrepareSmem)},
                PrepareKernel<kHeadGate, false>, p));
-    // Wide column blocks read less; narrow ones are more.
-    CADRE_RETURN_IF_ERROR(p.docs * p.num_heads >= 66
-                              ? ForwardScan<4>(op, exec, p, out)
-                              : ForwardScan<2>(op, exec, p, out));
+    CADRE_RETURN_IF_ERROR(Launch(op, exec,
+                                 {.grid = p.docs * p.num_heads * kScanBlocks,
+                                  .block = kScanThreads,
+                                  .shared_bytes = sizeof(ScanSmem)},
+                                 ForwardScanKernel, p, out));
   }
   return absl::OkStatus();
 }
@@ -260,13 +249,12 @@ absl::Status RunBackward(absl::string_view op, const Exec& exec, Problem p,
                                   .block = kPrepareThreads,
                                   .shared_bytes = sizeof(PrepareSmem)},
                                  PrepareKernel<kHeadGate, true>, p));
-    constexpr int kWarps = 2;
     CADRE_RETURN_IF_ERROR(
         Launch(op, exec,
-               {.grid = 2u * p.docs * p.num_heads * (kDim / (16 * kWarps)),
-                .block = 32 * kWarps + 32,
-                .shared_bytes = sizeof(ScanSmem<kWarps>)},
-               BackwardScanKernel<kWarps>, p, scan));
+               {.grid = 2 * p.docs * p.num_heads * kScanBlocks,
+                .block = kScanThreads,
+                .shared_bytes = sizeof(ScanSmem)},
+               BackwardScanKernel, p, scan));
     CADRE_RETURN_IF_ERROR(Launch(op, exec,
                                  {.grid = tiles,
                                   .block = kFinishThreads,

@@ -4,37 +4,39 @@
 // The serial part: the state walks through a document's chunks, forwards, or
 // its gradient backwards. Private to kernels/{kda,gdn}.
 //
-// A warp owns 16 value columns of the state and keeps them, transposed and in
-// f32, in accumulators: [16 of V, 128 of K]. Columns of the state never mix, so
-// warps do not talk to each other. With everything transposed, accumulators of
-// one product are operands of the next:
+// A block is one warpgroup and owns 64 value columns of the state, transposed
+// and in f32, in accumulators [64 of V, 128 of K]; each of its warps has 16 rows
+// of that and does not talk to the others. With everything transposed,
+// accumulators of one product are operands of the next:
 //   X^T = u^T + S^T (-w)^T       o^T = S^T qg^T + X^T Aqk^T
 //   S^T <- S^T exp(Gn) + X^T kg
 // and backwards, dS the gradient of the state leaving the chunk:
 //   dX^T = dO^T Aqk + dS^T kg^T
 //   dS^T <- dS^T exp(Gn) + dO^T qg + dX^T (-w)
-// The last warp only moves tiles, kStages chunks ahead.
+// A fifth warp only moves tiles, kStages chunks ahead.
 
 #include "kernels/linear_attention/chunk.cuh"
 
 namespace cadre::linear_attention {
 
 constexpr int kStages = 3;
+constexpr int kScanWarps = 4;
+constexpr int kScanThreads = 32 * kScanWarps + 32;
+constexpr int kScanColumns = 64;
+constexpr int kValuePitch = 72;  // of dO by rows
 
-template <int kWarps>
-struct ScanStage {
+struct ScanStage {  // a multiple of 1024 bytes
   uint16_t w[kTile];
   uint16_t qg[kTile];
   uint16_t kg[kTile];
   uint16_t aqk[kSquare];
-  uint16_t values[kChunk * 16 * kWarps];  // u, sliced; or dO, by rows
-  float decay[kDim];
+  uint16_t values[kChunk * kValuePitch];  // half a wide tile of u; or dO
 };
 
-template <int kWarps>
 struct ScanSmem {
-  ScanStage<kWarps> stage[kStages];
-  uint16_t out[kWarps][kDim * kSub];
+  ScanStage stage[kStages];
+  float decay[kStages][kDim];
+  uint16_t out[kScanWarps][kDim * kSub];
   uint64_t full[kStages];
   uint64_t empty[kStages];
 };
@@ -62,17 +64,16 @@ __device__ __forceinline__ void ToOperand(uint32_t (&a)[4],
 }
 
 // What the loading warp does.
-template <int kWarps, Scan kScan>
-__device__ __forceinline__ void LoadChunks(const Problem& p,
-                                           ScanSmem<kWarps>& smem, int head,
+template <Scan kScan>
+__device__ __forceinline__ void LoadChunks(const Problem& p, ScanSmem& smem,
+                                           int head,
                                            int column, int first, int count) {
   const int lane = threadIdx.x & 31;
-  constexpr int kColumns = 16 * kWarps;
   for (int n = 0; n < count; ++n) {
     const int chunk_index =
         kScan == Scan::kReverse ? first + count - 1 - n : first + n;
     const int slot = n % kStages;
-    ScanStage<kWarps>& stage = smem.stage[slot];
+    ScanStage& stage = smem.stage[slot];
     uint64_t* full = &smem.full[slot];
     if (n >= kStages) BarrierWait(&smem.empty[slot], (n / kStages - 1) & 1);
     const int64_t tile = p.tile(chunk_index, head);
@@ -82,25 +83,25 @@ __device__ __forceinline__ void LoadChunks(const Problem& p,
     if constexpr (kScan == Scan::kReverse) {
       const Chunk chunk = p.chunks[chunk_index];
       if (lane == 0) {
-        BarrierArriveExpect(full, kBytes + chunk.length * kColumns * 2);
+        BarrierArriveExpect(full, kBytes + chunk.length * kScanColumns * 2);
       }
       __syncwarp();
       for (int row = lane; row < chunk.length; row += 32) {
-        BulkCopy(&stage.values[row * kColumns],
-                 p.d_o + p.row(chunk.begin + row, head) + column, kColumns * 2,
+        BulkCopy(&stage.values[row * kValuePitch],
+                 p.d_o + p.row(chunk.begin + row, head) + column, kScanColumns * 2,
                  full);
       }
     } else {
       if (lane == 0) {
-        BarrierArriveExpect(full, kBytes + kChunk * kColumns * 2);
+        BarrierArriveExpect(full, kBytes + kChunk * kScanColumns * 2);
         BulkCopy(stage.values, p.u + tile * kTile + column * kChunk,
-                 kChunk * kColumns * 2, full);
+                 kChunk * kScanColumns * 2, full);
       }
     }
     if (lane == 0) {
       BulkCopy(stage.w, p.w + tile * kTile, kTile * 2, full);
       BulkCopy(stage.kg, p.kg + tile * kTile, kTile * 2, full);
-      BulkCopy(stage.decay, p.decay + tile * kDim, kDim * 4, full);
+      BulkCopy(smem.decay[slot], p.decay + tile * kDim, kDim * 4, full);
       if constexpr (kScores) {
         BulkCopy(stage.qg, p.qg + tile * kTile, kTile * 2, full);
         BulkCopy(stage.aqk, p.aqk + tile * kSquare, kSquare * 2, full);
@@ -162,13 +163,13 @@ __device__ __forceinline__ void WriteState(const uint32_t (&s)[8][4],
 }
 
 // blockIdx.x: column block fastest, then head, then document.
-template <int kWarps, Scan kScan>
+template <Scan kScan>
 __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
-                                        ScanSmem<kWarps>& smem, int block) {
-  constexpr int kBlocks = kDim / (16 * kWarps);
+                                        ScanSmem& smem, int block) {
+  constexpr int kBlocks = kDim / kScanColumns;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int group = lane >> 2, quad = lane & 3;
-  const int column = (block % kBlocks) * 16 * kWarps;
+  const int column = (block % kBlocks) * kScanColumns;
   const int head = p.first_head + block / kBlocks % p.num_heads;
   const int doc = block / kBlocks / p.num_heads;
   const int first = p.first_chunk[doc];
@@ -178,13 +179,13 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       BarrierInit(&smem.full[i], 1);
-      BarrierInit(&smem.empty[i], kWarps);
+      BarrierInit(&smem.empty[i], kScanWarps);
     }
     BarrierInitFence();
   }
   __syncthreads();
-  if (warp == kWarps) {
-    LoadChunks<kWarps, kScan>(p, smem, head, column, first, count);
+  if (warp == kScanWarps) {
+    LoadChunks<kScan>(p, smem, head, column, first, count);
     return;
   }
 
@@ -202,55 +203,72 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
     }
   }
 
+  float o[8][4];  // kOutput: of the chunk before until it is written
+  auto write_o = [&](int n) {
+    const int chunk_begin = begin + n * kChunk;
+    const int length = min(kChunk, end - chunk_begin);
+    uint16_t* to = out.o + p.row(chunk_begin, head) + value;
+    const int64_t pitch = static_cast<int64_t>(p.heads) * kDim;
+    WriteColumns(o, smem.out[warp], [&](int row, int half, uint4 piece) {
+      if (row < length)
+        *reinterpret_cast<uint4*>(to + row * pitch + half * 8) = piece;
+    });
+  };
+  auto release = [&](int slot) {
+    __syncwarp();
+    if (lane == 0) BarrierArrive(&smem.empty[slot]);
+  };
+
   for (int n = 0; n < count; ++n) {
     const int chunk_index =
         kScan == Scan::kReverse ? first + count - 1 - n : first + n;
     const int slot = n % kStages;
-    const ScanStage<kWarps>& stage = smem.stage[slot];
-    const int chunk_begin = begin + (chunk_index - first) * kChunk;
-    const int length = min(kChunk, end - chunk_begin);
+    const ScanStage& stage = smem.stage[slot];
     const int64_t tile = p.tile(chunk_index, head);
     uint32_t a[8][4];
 #pragma unroll
     for (int t = 0; t < 8; ++t) ToOperand(a[t], s[2 * t], s[2 * t + 1]);
-    if constexpr (kScan == Scan::kStates) {
-      WriteState(a, smem.out[warp], p.s + tile * kState, value);
-    } else if constexpr (kScan == Scan::kReverse) {
-      WriteState(a, smem.out[warp], p.ds + tile * kState, value);
-    }
     BarrierWait(&smem.full[slot], (n / kStages) & 1);
 
     float x[8][4];
     uint32_t d_o[4][4];  // kReverse: dO^T as A operands
     if constexpr (kScan == Scan::kReverse) {
-      constexpr int kColumns = 16 * kWarps;
+      const int length =
+          min(kChunk, end - begin - (chunk_index - first) * kChunk);
 #pragma unroll
       for (int t = 0; t < 4; ++t) {
         const int row = 16 * t + ColsFirstRow(lane);
-        LoadMatrix4Trans(
-            d_o[t],
-            &stage.values[row * kColumns + warp * 16 + ColsFirstCol(lane)]);
+        LoadMatrix4Trans(d_o[t], &stage.values[row * kValuePitch + warp * 16 +
+                                               ColsFirstCol(lane)]);
+      }
+      if (length < kChunk) {
         // Rows behind the chunk's end hold anything.
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int at = 16 * t + 8 * (i >> 1) + 2 * quad;
-          if (at >= length) {
-            d_o[t][i] = 0;
-          } else if (at + 1 >= length) {
-            d_o[t][i] &= 0xffffu;
+        for (int t = 0; t < 4; ++t) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int at = 16 * t + 8 * (i >> 1) + 2 * quad;
+            if (at >= length) {
+              d_o[t][i] = 0;
+            } else if (at + 1 >= length) {
+              d_o[t][i] &= 0xffffu;
+            }
           }
         }
       }
+      GroupFence();
+      GroupMma<true, false>(x, d_o[0], RowsOfK(stage.aqk, 0));
 #pragma unroll
-      for (int i = 0; i < 8; ++i) x[i][0] = x[i][1] = x[i][2] = x[i][3] = 0;
+      for (int k = 1; k < 4; ++k)
+        GroupMma<true>(x, d_o[k], RowsOfK(stage.aqk + k * 16 * 64, 0));
     } else {
 #pragma unroll
       for (int t = 0; t < 4; ++t) {
         // Tiles of u [row, v], transposed: (v 0, row 0) (8, 0) (0, 8) (8, 8).
         uint32_t u[4];
-        const int row = 16 * t + ColsFirstRow(lane);
-        LoadMatrix4Trans(
-            u, &stage.values[Sliced(row, warp * 16 + ColsFirstCol(lane))]);
+        LoadMatrix4Trans(u, &stage.values[Square(16 * t + ColsFirstRow(lane),
+                                                 warp * 16 +
+                                                     ColsFirstCol(lane))]);
         x[2 * t][0] = Low(u[0]);
         x[2 * t][1] = High(u[0]);
         x[2 * t][2] = Low(u[1]);
@@ -260,107 +278,95 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
         x[2 * t + 1][2] = Low(u[3]);
         x[2 * t + 1][3] = High(u[3]);
       }
+      Pin(x);
+      GroupFence();
     }
     const uint16_t* in = kScan == Scan::kReverse ? stage.kg : stage.w;
     const uint16_t* back = kScan == Scan::kReverse ? stage.w : stage.kg;
+    auto half_step = [](const uint16_t* tile, int k) {
+      return RowsOfN(tile + (k >> 2) * (kChunk * 64) + (k & 3) * 16);
+    };
+    auto row_step = [](const uint16_t* tile, int k) {
+      return RowsOfK(tile + k * 16 * 64, kChunk * 128);
+    };
 #pragma unroll
-    for (int k = 0; k < 8; ++k) {
-#pragma unroll
-      for (int t = 0; t < 4; ++t) {
-        uint32_t b[4];
-        LoadMatrix4(b, in + Wide(16 * t + ColsFirstRow(lane),
-                                 16 * k + ColsFirstCol(lane)));
-        MmaBf16(x[2 * t], a[k], b[0], b[1]);
-        MmaBf16(x[2 * t + 1], a[k], b[2], b[3]);
-      }
-    }
-    if constexpr (kScan == Scan::kReverse) {
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-#pragma unroll
-        for (int t = 0; t <= k; ++t) {
-          uint32_t b[4];
-          LoadMatrix4Trans(b, &stage.aqk[Square(16 * k + RowsFirstRow(lane),
-                                                16 * t + RowsFirstCol(lane))]);
-          MmaBf16(x[2 * t], d_o[k], b[0], b[1]);
-          MmaBf16(x[2 * t + 1], d_o[k], b[2], b[3]);
-        }
-      }
-    }
-    uint32_t xa[4][4];
-#pragma unroll
-    for (int t = 0; t < 4; ++t) ToOperand(xa[t], x[2 * t], x[2 * t + 1]);
+    for (int k = 0; k < 8; ++k) GroupMma<false>(x, a[k], half_step(in, k));
+    GroupCommit();
 
-    // The state goes on.
+    // While that runs: the output of the chunk before, the state's decay, and
+    // all products that do not wait for X.
+    if constexpr (kScan == Scan::kOutput) {
+      if (n > 0) {
+        GroupWait<1>();
+        Pin(o);
+        release((n - 1) % kStages);
+        write_o(n - 1);
+      }
+      GroupFence();
+      GroupMma<false, false>(o, a[0], half_step(stage.qg, 0));
+#pragma unroll
+      for (int k = 1; k < 8; ++k)
+        GroupMma<false>(o, a[k], half_step(stage.qg, k));
+      GroupCommit();
+    }
 #pragma unroll
     for (int t = 0; t < 16; ++t) {
       const float2 f =
-          *reinterpret_cast<const float2*>(&stage.decay[8 * t + 2 * quad]);
+          *reinterpret_cast<const float2*>(&smem.decay[slot][8 * t + 2 * quad]);
       s[t][0] *= f.x;
       s[t][1] *= f.y;
       s[t][2] *= f.x;
       s[t][3] *= f.y;
     }
+    Pin(s);
+    if constexpr (kScan == Scan::kReverse) {
+      GroupFence();
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-#pragma unroll
-      for (int t = 0; t < 8; ++t) {
-        uint32_t b[4];
-        const int offset =
-            Wide(16 * k + RowsFirstRow(lane), 16 * t + RowsFirstCol(lane));
-        LoadMatrix4Trans(b, back + offset);
-        MmaBf16(s[2 * t], xa[k], b[0], b[1]);
-        MmaBf16(s[2 * t + 1], xa[k], b[2], b[3]);
-        if constexpr (kScan == Scan::kReverse) {
-          LoadMatrix4Trans(b, stage.qg + offset);
-          MmaBf16(s[2 * t], d_o[k], b[0], b[1]);
-          MmaBf16(s[2 * t + 1], d_o[k], b[2], b[3]);
-        }
-      }
+      for (int k = 0; k < 4; ++k)
+        GroupMma<true>(s, d_o[k], row_step(stage.qg, k));
+      GroupCommit();
+      WriteState(a, smem.out[warp], p.ds + tile * kState, value);
+    } else if constexpr (kScan == Scan::kStates) {
+      WriteState(a, smem.out[warp], p.s + tile * kState, value);
     }
+    GroupWait<kScan == Scan::kStates ? 0 : 1>();
+    Pin(x);
+    uint32_t xa[4][4];
+#pragma unroll
+    for (int t = 0; t < 4; ++t) ToOperand(xa[t], x[2 * t], x[2 * t + 1]);
 
+    // The state goes on.
+    GroupFence();
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      GroupMma<true>(s, xa[k], row_step(back, k));
+    GroupCommit();
     if constexpr (kScan == Scan::kOutput) {
-      float o[8][4] = {};
 #pragma unroll
-      for (int k = 0; k < 8; ++k) {
-#pragma unroll
-        for (int t = 0; t < 4; ++t) {
-          uint32_t b[4];
-          LoadMatrix4(b, stage.qg + Wide(16 * t + ColsFirstRow(lane),
-                                         16 * k + ColsFirstCol(lane)));
-          MmaBf16(o[2 * t], a[k], b[0], b[1]);
-          MmaBf16(o[2 * t + 1], a[k], b[2], b[3]);
-        }
-      }
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-#pragma unroll
-        for (int t = k; t < 4; ++t) {
-          uint32_t b[4];
-          LoadMatrix4(b, &stage.aqk[Square(16 * t + ColsFirstRow(lane),
-                                           16 * k + ColsFirstCol(lane))]);
-          MmaBf16(o[2 * t], xa[k], b[0], b[1]);
-          MmaBf16(o[2 * t + 1], xa[k], b[2], b[3]);
-        }
-      }
-      __syncwarp();
-      if (lane == 0) BarrierArrive(&smem.empty[slot]);
-      WriteColumns(o, smem.out[warp], [&](int row, int half, uint4 piece) {
-        if (row < length) {
-          *reinterpret_cast<uint4*>(out.o + p.row(chunk_begin + row, head) +
-                                    value + half * 8) = piece;
-        }
-      });
+      for (int k = 0; k < 4; ++k)
+        GroupMma<false>(o, xa[k], RowsOfN(stage.aqk + k * 16));
+      GroupCommit();
+      GroupWait<1>();
+      Pin(s);
     } else {
-      __syncwarp();
-      if (lane == 0) BarrierArrive(&smem.empty[slot]);
-      uint16_t* to = (kScan == Scan::kReverse ? p.dx : p.x) + tile * kTile;
+      uint16_t* to = (kScan == Scan::kReverse ? p.dx : p.u) + tile * kTile;
       WriteColumns(x, smem.out[warp], [&](int row, int half, uint4 piece) {
         *reinterpret_cast<uint4*>(to + Wide(row, value + half * 8)) = piece;
       });
+      GroupWait<0>();
+      Pin(s);
+      release(slot);
     }
   }
-  float* last = kScan == Scan::kReverse ? out.d_initial_state : out.final_state;
+  if constexpr (kScan == Scan::kOutput) {
+    if (count > 0) {
+      GroupWait<0>();
+      Pin(o);
+      write_o(count - 1);
+    }
+  }
+  float* last =
+      kScan == Scan::kReverse ? out.d_initial_state : out.final_state;
   if (kScan != Scan::kStates && last != nullptr) {
 #pragma unroll
     for (int n = 0; n < 16; ++n) {

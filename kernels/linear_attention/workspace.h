@@ -21,7 +21,7 @@ struct WorkShape {
 struct WorkLayout {
   int64_t chunks, first_chunk;
   int64_t w, qg, kg, u, aqk, decay;
-  int64_t inverse, x, dx, s, ds, part_a_log, part_dt_bias, part_dq, part_dk;
+  int64_t inverse, dx, s, ds, part_a_log, part_dt_bias, part_dq, part_dk;
   int64_t bytes;
 };
 
@@ -36,8 +36,7 @@ inline int64_t MaxChunks(const WorkShape& shape) {
 inline int64_t HeadGroup(const WorkShape& shape) {
   if (shape.heads == 0) return 0;
   const int64_t shared = shape.heads / shape.key_heads;
-  const int64_t wanted = shape.backward ? 16 : 32;
-  return std::min(shape.heads, std::max(wanted / shared, int64_t{1}) * shared);
+  return std::min(shape.heads, std::max(32 / shared, int64_t{1}) * shared);
 }
 
 inline WorkLayout LayOutWork(const WorkShape& shape) {
@@ -60,11 +59,10 @@ inline WorkLayout LayOutWork(const WorkShape& shape) {
   at.u = take(wide);
   at.aqk = take(square);
   at.decay = take(tiles * 128 * 4);
-  at.inverse = at.x = at.dx = at.s = at.ds = -1;
+  at.inverse = at.dx = at.s = at.ds = -1;
   at.part_a_log = at.part_dt_bias = at.part_dq = at.part_dk = -1;
   if (shape.backward) {
     at.inverse = take(square);
-    at.x = take(wide);
     at.dx = take(wide);
     at.s = take(state);
     at.ds = take(state);
