@@ -90,6 +90,9 @@ struct Problem {
   __device__ int64_t key_row(int token, int head) const {
     return (static_cast<int64_t>(token) * key_heads + key_head(head)) * kDim;
   }
+  // From one token to the next.
+  __device__ int pitch() const { return heads * kDim; }
+  __device__ int key_pitch() const { return key_heads * kDim; }
 };
 
 // Layouts, in elements of bf16. Pieces of 16 bytes are permuted so that any
@@ -105,6 +108,18 @@ __device__ __forceinline__ int Wide(int row, int col) {
 __device__ __forceinline__ int Square(int row, int col) {
   return row * 64 + (((col >> 3) ^ (row & 7)) << 3) + (col & 7);
 }
+// Offsets of Wide(row, 16 step + hi), hi 0 or 8, for step = 0 to 7: one
+// exclusive or instead of all of Wide. Row blocks of 16 may be added by hand.
+template <int kRows = kChunk>
+struct Steps {
+  __device__ Steps(int row, int hi)
+      : base(row * 64), key((row & 7) ^ (hi >> 3)) {}
+  __device__ __forceinline__ int operator()(int step) const {
+    return base + (step >> 2) * (kRows * 64) + ((((step & 3) << 1) ^ key) << 3);
+  }
+  int base, key;
+};
+
 // Where a lane points ldmatrix.x4 so that the four tiles form a 16x16 block in
 // the order of an A operand (rows first), or of two B operands.
 __device__ __forceinline__ int RowsFirstRow(int lane) { return lane & 15; }
@@ -126,8 +141,11 @@ struct GateMath {
     return Reciprocal(1.0f + Exp2(-kLog2E * x));
   }
   __device__ __forceinline__ float LogDecay(float x) const {
-    if (bounded) return bound * Sigmoid(rate * x);
-    if (x > 20.0f) return -rate * kLog2E * x;
+    return bounded ? Decay<true>(x) : Decay<false>(x);
+  }
+  template <bool kBounded>
+  __device__ __forceinline__ float Decay(float x) const {
+    if (kBounded) return bound * Sigmoid(rate * x);
     const float e = Exp2(-kLog2E * fabsf(x));
     // log2(1 + e); the series keeps slow decays exact.
     const float log1p =

@@ -102,25 +102,24 @@ __device__ __forceinline__ float GroupSum(float x) {
   return x + ShuffleXor(x, 16);
 }
 
-// acc[m][16,32] += a[m][16,128] b[128,32], a wide tiles' rows, b of a state
+// acc[m][16,32] += a[m][16,128] b[128,32], rows of wide tiles, b of a state
 // tile.
 template <int kCount>
 __device__ __forceinline__ void MultiplyState(
     float (&acc)[kCount][4][4], const uint16_t* const (&a)[kCount],
     const uint16_t* state, int row, int col, int lane) {
+  const Steps at(row + RowsFirstRow(lane), RowsFirstCol(lane));
+  const uint16_t* b_at[2] = {
+      state + Wide<kDim>(RowsFirstRow(lane), col + RowsFirstCol(lane)),
+      state + Wide<kDim>(RowsFirstRow(lane), col + 16 + RowsFirstCol(lane))};
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     uint32_t af[kCount][4], b[4];
 #pragma unroll
-    for (int m = 0; m < kCount; ++m) {
-      LoadMatrix4(af[m], a[m] + Wide(row + RowsFirstRow(lane),
-                                     16 * k + RowsFirstCol(lane)));
-    }
+    for (int m = 0; m < kCount; ++m) LoadMatrix4(af[m], a[m] + at(k));
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      LoadMatrix4Trans(b,
-                       state + Wide<kDim>(16 * k + RowsFirstRow(lane),
-                                          col + 16 * n + RowsFirstCol(lane)));
+      LoadMatrix4Trans(b, b_at[n] + 16 * k * 64);
 #pragma unroll
       for (int m = 0; m < kCount; ++m) {
         MmaBf16(acc[m][2 * n], af[m], b[0], b[1]);
@@ -135,13 +134,13 @@ __device__ __forceinline__ void MultiplyRows(float (&acc)[2][4],
                                              const uint16_t* a,
                                              const uint16_t* b, int row_a,
                                              int row_b, int lane) {
+  const Steps a_at(row_a + RowsFirstRow(lane), RowsFirstCol(lane));
+  const Steps b_at(row_b + ColsFirstRow(lane), ColsFirstCol(lane));
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     uint32_t af[4], bf[4];
-    LoadMatrix4(
-        af, a + Wide(row_a + RowsFirstRow(lane), 16 * k + RowsFirstCol(lane)));
-    LoadMatrix4(
-        bf, b + Wide(row_b + ColsFirstRow(lane), 16 * k + ColsFirstCol(lane)));
+    LoadMatrix4(af, a + a_at(k));
+    LoadMatrix4(bf, b + b_at(k));
     MmaBf16(acc[0], af, bf[0], bf[1]);
     MmaBf16(acc[1], af, bf[2], bf[3]);
   }
@@ -169,30 +168,59 @@ __device__ __forceinline__ void MultiplyInverse(float (&acc)[4][4],
   }
 }
 
-// A operand [16,8] of a score matrix, or of its transpose.
+// Score matrices and deep tiles hold values rounded to tf32.
+__device__ __forceinline__ float Tf32(float x) {
+  return __uint_as_float(ToTf32(x));
+}
+
+__device__ __forceinline__ void DropDiagonal(uint32_t (&a)[4], int row, int col,
+                                             int lane) {
+  const int off = row + (lane >> 2) - col - (lane & 3);
+  if (off == 0) a[0] = 0;
+  if (off + 8 == 0) a[1] = 0;
+  if (off == 4) a[2] = 0;
+  if (off + 4 == 0) a[3] = 0;
+}
+// A operand [16,8] of a score matrix, or of its transpose. Where it lies on the
+// diagonal, that itself is taken as zero: it is dealt with in f32, since what
+// it gives to dG cancels.
 __device__ __forceinline__ void LoadScores(uint32_t (&a)[4], const float* m,
-                                           int row, int col, int lane) {
+                                           int row, int col, bool diagonal,
+                                           int lane) {
   const float* at = m + (row + (lane >> 2)) * kScorePitch + col + (lane & 3);
-  a[0] = ToTf32(at[0]);
-  a[1] = ToTf32(at[8 * kScorePitch]);
-  a[2] = ToTf32(at[4]);
-  a[3] = ToTf32(at[8 * kScorePitch + 4]);
+  a[0] = __float_as_uint(at[0]);
+  a[1] = __float_as_uint(at[8 * kScorePitch]);
+  a[2] = __float_as_uint(at[4]);
+  a[3] = __float_as_uint(at[8 * kScorePitch + 4]);
+  if (diagonal) DropDiagonal(a, row, col, lane);
 }
 __device__ __forceinline__ void LoadScoresTrans(uint32_t (&a)[4],
                                                 const float* m, int row,
-                                                int col, int lane) {
+                                                int col, bool diagonal,
+                                                int lane) {
   const float* at = m + (col + (lane & 3)) * kScorePitch + row + (lane >> 2);
-  a[0] = ToTf32(at[0]);
-  a[1] = ToTf32(at[8]);
-  a[2] = ToTf32(at[4 * kScorePitch]);
-  a[3] = ToTf32(at[4 * kScorePitch + 8]);
+  a[0] = __float_as_uint(at[0]);
+  a[1] = __float_as_uint(at[8]);
+  a[2] = __float_as_uint(at[4 * kScorePitch]);
+  a[3] = __float_as_uint(at[4 * kScorePitch + 8]);
+  if (diagonal) DropDiagonal(a, row, col, lane);
 }
-// B operand [8,8] of a deep tile.
+// Offsets of column col + 8 n in the rows a lane reads as B operand.
+struct DeepColumns {
+  __device__ DeepColumns(int col, int lane) {
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      at[n] =
+          (lane & 3) * kDim + ((col + 8 * n + (lane >> 2)) ^ ((lane & 3) << 3));
+    }
+  }
+  int at[4];
+};
+// B operand [8,8] of a deep tile; row a multiple of 8.
 __device__ __forceinline__ void LoadDeep(uint32_t (&b)[2], const float* m,
-                                         int row, int col, int lane) {
-  const int r = row + (lane & 3), c = col + (lane >> 2);
-  b[0] = ToTf32(m[Deep(r, c)]);
-  b[1] = ToTf32(m[Deep(r + 4, c)]);
+                                         int row, int offset) {
+  b[0] = __float_as_uint(m[row * kDim + offset]);
+  b[1] = __float_as_uint(m[(row + 4) * kDim + offset]);
 }
 
 __device__ __forceinline__ void ScaleColumns(float (&acc)[4][4],
@@ -225,14 +253,16 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
     CopyAsync16(smem.in.s + i * 8, p.s + tile * kState + i * 8, true);
     CopyAsync16(smem.in.ds + i * 8, p.ds + tile * kState + i * 8, true);
   }
+  const uint16_t* from_do = p.d_o + p.row(chunk.begin, head);
+  const uint16_t* from_v = p.v + p.row(chunk.begin, head);
   for (int i = tid; i < kTile / 8; i += kFinishThreads) {
     CopyAsync16(smem.in.x + i * 8, p.u + tile * kTile + i * 8, true);
     CopyAsync16(smem.in.dx + i * 8, p.dx + tile * kTile + i * 8, true);
     const int row = i >> 4, col = (i & 15) * 8;
     const bool valid = row < chunk.length;
-    const int64_t from = p.row(chunk.begin + (valid ? row : 0), head) + col;
-    CopyAsync16(smem.in.d_o + Wide(row, col), p.d_o + from, valid);
-    CopyAsync16(smem.in.v + Wide(row, col), p.v + from, valid);
+    const int from = (valid ? row : 0) * p.pitch() + col;
+    CopyAsync16(smem.in.d_o + Wide(row, col), from_do + from, valid);
+    CopyAsync16(smem.in.v + Wide(row, col), from_v + from, valid);
   }
   CopyAsync16(smem.inverse + tid * 8, p.inverse + tile * kSquare + tid * 8,
               true);
@@ -246,25 +276,25 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
     }
     smem.beta[tid] = b;
   }
-  const Columns<8> at(tid);
+  const Columns<4> at(tid);
+  const uint16_t* from_q = p.q + p.key_row(chunk.begin, head);
+  const uint16_t* from_k = p.k + p.key_row(chunk.begin, head);
   {
-    float g[8][2];
-    SumDecays<kHeadGate, 8>(p, chunk, head, at, g, smem.partial, smem.border,
-                            smem.fall, smem.steep, smem.row_part[0]);
-    const int col = 2 * at.pair;
+    float g[4][4];
+    SumDecays<kHeadGate, 4>(
+        p, chunk, head, at, g, reinterpret_cast<float(*)[kDim]>(smem.d_aqk),
+        smem.border, smem.fall, smem.steep, smem.row_part[0]);
+    float here[4];
+    LoadFloats(&smem.border[at.sub][at.col], here);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int row = at.group * 8 + i;
-      *reinterpret_cast<float2*>(&smem.g[row * kDim + col]) =
-          make_float2(g[i][0], g[i][1]);
-      uint32_t k = 0;
-      if (row < chunk.length) {
-        k = *reinterpret_cast<const uint32_t*>(
-            p.k + p.key_row(chunk.begin + row, head) + col);
-      }
-      *reinterpret_cast<uint32_t*>(&smem.ke[Wide(row, col)]) =
-          Pack(Low(k) * Exp2(g[i][0] + smem.border[at.sub][col]),
-               High(k) * Exp2(g[i][1] + smem.border[at.sub][col + 1]));
+    for (int i = 0; i < 4; ++i) {
+      *reinterpret_cast<float4*>(&smem.g[Deep(at.row(i), at.col)]) =
+          make_float4(g[i][0], g[i][1], g[i][2], g[i][3]);
+      float k[4];
+      Unpack(LoadFour(from_k, p.key_pitch(), chunk.length, at, i), k);
+      *reinterpret_cast<uint2*>(&smem.ke[Wide(at.row(i), at.col)]) = PackFour(
+          k[0] * Exp2(g[i][0] + here[0]), k[1] * Exp2(g[i][1] + here[1]),
+          k[2] * Exp2(g[i][2] + here[2]), k[3] * Exp2(g[i][3] + here[3]));
     }
   }
   CopyAsyncWait<0>();
@@ -313,24 +343,26 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
         const int i = row0 + group + 8 * half;
         const int j = part * kSub + 8 * n + 2 * quad;
         *reinterpret_cast<float2*>(&smem.d_aqk[i * kScorePitch + j]) =
-            make_float2(j <= i ? acc[n][2 * half] * kScale : 0.0f,
-                        j + 1 <= i ? acc[n][2 * half + 1] * kScale : 0.0f);
+            make_float2(
+                j <= i ? Tf32(acc[n][2 * half] * kScale) : 0.0f,
+                j + 1 <= i ? Tf32(acc[n][2 * half + 1] * kScale) : 0.0f);
       }
     }
   }
   {
     // rowsum(S dS), an eighth of the rows of V.
+    const int pair = tid & 63, eighth = tid >> 6;
     float sum0 = 0, sum1 = 0;
-#pragma unroll
+#pragma unroll 4
     for (int i = 0; i < 16; ++i) {
-      const int offset = Wide<kDim>(at.group * 16 + i, 2 * at.pair);
+      const int offset = Wide<kDim>(eighth * 16 + i, 2 * pair);
       const uint32_t s = *reinterpret_cast<uint32_t*>(smem.in.s + offset);
       const uint32_t ds = *reinterpret_cast<uint32_t*>(smem.in.ds + offset);
       sum0 += Low(s) * Low(ds);
       sum1 += High(s) * High(ds);
     }
-    smem.partial[at.group][2 * at.pair] = sum0;
-    smem.partial[at.group][2 * at.pair + 1] = sum1;
+    *reinterpret_cast<float2*>(&smem.partial[eighth][2 * pair]) =
+        make_float2(sum0, sum1);
   }
   __syncthreads();
 
@@ -340,12 +372,21 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
   float* col_part = reinterpret_cast<float*>(smem.in.x);  // [4][128]
   const float beta[2] = {smem.beta[row0 + group], smem.beta[row0 + group + 8]};
   float row_sum[2] = {0, 0};
-  // One 32-bit pair of columns of a key tensor at the accumulator's place.
+  // The accumulator's two rows, and its first column, in tensors of keys; rows
+  // behind the end are read elsewhere and taken as zeros.
+  const int my_row[2] = {row0 + group, row0 + group + 8};
+  const bool live[2] = {my_row[0] < chunk.length, my_row[1] < chunk.length};
+  const int key_at[2] = {
+      min(my_row[0], chunk.length - 1) * p.key_pitch() + col0 + 2 * quad,
+      min(my_row[1], chunk.length - 1) * p.key_pitch() + col0 + 2 * quad};
   auto key_pair = [&](const uint16_t* from, int n, int half) -> uint32_t {
-    const int row = row0 + group + 8 * half;
-    if (row >= chunk.length) return 0;
-    return *reinterpret_cast<const uint32_t*>(
-        from + p.key_row(chunk.begin + row, head) + col0 + 8 * n + 2 * quad);
+    const uint32_t pair =
+        *reinterpret_cast<const uint32_t*>(from + key_at[half] + 8 * n);
+    return live[half] ? pair : 0;
+  };
+  auto g_pair = [&](int n, int half) {
+    return *reinterpret_cast<const float2*>(
+        &smem.g[Deep(my_row[half], col0 + 8 * n + 2 * quad)]);
   };
   {
     float acc[4][4] = {};
@@ -381,17 +422,23 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
     for (int n = 0; n < 4; ++n) {
       float written[2] = {0, 0};
       const int col = col0 + 8 * n + 2 * quad;
+      const float2 here =
+          *reinterpret_cast<const float2*>(&smem.border[block][col]);
+      float2 rest = *reinterpret_cast<const float2*>(&smem.border[4][col]);
+      rest.x -= here.x;
+      rest.y -= here.y;
+
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const uint32_t pair = key_pair(p.k, n, half);
+        const uint32_t pair = key_pair(from_k, n, half);
+        const float2 gs = g_pair(n, half);
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int i = 2 * half + e;
           const float k = e == 0 ? Low(pair) : High(pair);
-          const float g = smem.g[(row0 + group + 8 * half) * kDim + col + e];
-          const float since = Exp2(g + smem.border[block][col + e]);
-          const float until =
-              Exp2(smem.border[4][col + e] - smem.border[block][col + e] - g);
+          const float g = e == 0 ? gs.x : gs.y;
+          const float since = Exp2(g + (e == 0 ? here.x : here.y));
+          const float until = Exp2((e == 0 ? rest.x : rest.y) - g);
           dq[n][i] *= kScale * since;
           const float kept = dk[n][i] * until;
           const float read = since * acc[n][i];
@@ -449,10 +496,11 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
                      part * kSub + RowsFirstCol(lane),
                  pair);
   }
+  uint16_t* to_dv = out.dv + p.row(chunk.begin, head);
   for (int i = tid; i < kTile / 8; i += kFinishThreads) {
     const int row = i >> 4, col = (i & 15) * 8;
     if (row < chunk.length) {
-      *reinterpret_cast<uint4*>(out.dv + p.row(chunk.begin + row, head) + col) =
+      *reinterpret_cast<uint4*>(to_dv + row * p.pitch() + col) =
           *reinterpret_cast<const uint4*>(dv_tile + Wide(row, col));
     }
   }
@@ -486,49 +534,54 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
         const int i = row0 + group + 8 * half;
         const int j = part * kSub + 8 * n + 2 * quad;
         *reinterpret_cast<float2*>(&smem.d_akk[i * kScorePitch + j]) =
-            make_float2(j < i ? -acc[n][2 * half] : 0.0f,
-                        j + 1 < i ? -acc[n][2 * half + 1] : 0.0f);
+            make_float2(j < i ? Tf32(-acc[n][2 * half]) : 0.0f,
+                        j + 1 < i ? Tf32(-acc[n][2 * half + 1]) : 0.0f);
       }
     }
   }
   {
-    const int col = 2 * at.pair;
+    float fall[4], rise[4], next[4];
+    LoadFloats(&smem.border[at.sub][at.col], fall);
+    LoadFloats(&smem.border[at.sub + 1][at.col], next);
     const bool steep = smem.steep[at.sub] != 0;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int row = at.group * 8 + i;
-      uint32_t q = 0, k = 0;
-      if (row < chunk.length) {
-        const int64_t from = p.key_row(chunk.begin + row, head) + col;
-        q = *reinterpret_cast<const uint32_t*>(p.q + from);
-        k = *reinterpret_cast<const uint32_t*>(p.k + from);
+    for (int c = 0; c < 4; ++c) {
+      fall[c] = next[c] - fall[c];
+      rise[c] = steep ? 0.0f : Exp2(-fall[c]);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float q[4], k[4], g[4], kn[4];
+      Unpack(LoadFour(from_q, p.key_pitch(), chunk.length, at, i), q);
+      Unpack(LoadFour(from_k, p.key_pitch(), chunk.length, at, i), k);
+      const int to = Deep(at.row(i), at.col);
+      LoadFloats(&smem.g[to], g);
+      const float b = smem.beta[at.row(i)];
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        kn[c] = k[c] * Exp2(fall[c] - g[c]);
+        const float since = Exp2(g[c]);
+        q[c] *= since;
+        k[c] *= since * b;
       }
-      const float2 g = *reinterpret_cast<float2*>(&smem.g[row * kDim + col]);
-      const float fall0 =
-          smem.border[at.sub + 1][col] - smem.border[at.sub][col];
-      const float fall1 =
-          smem.border[at.sub + 1][col + 1] - smem.border[at.sub][col + 1];
-      const float p0 = Exp2(g.x), p1 = Exp2(g.y), b = smem.beta[row];
-      const int to = Deep(row, col);
-      auto put = [to](float* tile, float x, float y) {
-        *reinterpret_cast<float2*>(tile + to) = make_float2(x, y);
+      auto put = [to](float* tile, float x, float y, float z, float w) {
+        *reinterpret_cast<float4*>(tile + to) =
+            make_float4(Tf32(x), Tf32(y), Tf32(z), Tf32(w));
       };
-      put(smem.deep.kn, Low(k) * Exp2(fall0 - g.x),
-          High(k) * Exp2(fall1 - g.y));
-      put(smem.deep.kd, steep ? 0.0f : Low(k) * Exp2(-g.x),
-          steep ? 0.0f : High(k) * Exp2(-g.y));
-      put(smem.deep.qp, Low(q) * p0, High(q) * p1);
-      put(smem.deep.kp, Low(k) * p0 * b, High(k) * p1 * b);
+      put(smem.deep.kn, kn[0], kn[1], kn[2], kn[3]);
+      put(smem.deep.kd, kn[0] * rise[0], kn[1] * rise[1], kn[2] * rise[2],
+          kn[3] * rise[3]);
+      put(smem.deep.qp, q[0], q[1], q[2], q[3]);
+      put(smem.deep.kp, k[0], k[1], k[2], k[3]);
     }
   }
   __syncthreads();
 
   // Inside the chunk: what rows above give to q and k.
   const bool steep = smem.steep[block] != 0;
-  auto deep_g = [&](int n, int i) {
-    return smem.g[(row0 + group + 8 * (i >> 1)) * kDim + col0 + 8 * n +
-                  2 * quad + (i & 1)];
-  };
+  const DeepColumns deep_at(col0, lane);
+  const float diagonal[2] = {smem.d_aqk[my_row[0] * (kScorePitch + 1)],
+                             smem.d_aqk[my_row[1] * (kScorePitch + 1)]};
   {
     float aq[4][4] = {}, ak[4][4] = {};
     for (int c = 0; c <= block; ++c) {
@@ -540,11 +593,11 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         uint32_t a[4], a2[4], b[2];
-        LoadScores(a, smem.d_aqk, row0, 16 * c + 8 * k, lane);
-        LoadScores(a2, smem.d_akk, row0, 16 * c + 8 * k, lane);
+        LoadScores(a, smem.d_aqk, row0, 16 * c + 8 * k, c == block, lane);
+        LoadScores(a2, smem.d_akk, row0, 16 * c + 8 * k, false, lane);
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
-          LoadDeep(b, keys, 16 * c + 8 * k, col0 + 8 * n, lane);
+          LoadDeep(b, keys, 16 * c + 8 * k, deep_at.at[n]);
           MmaTf32(aq[n], a, b[0], b[1]);
           MmaTf32(ak[n], a2, b[0], b[1]);
         }
@@ -554,20 +607,21 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
     for (int n = 0; n < 4; ++n) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const uint32_t qs = key_pair(p.q, n, half);
-        const uint32_t ks = key_pair(p.k, n, half);
-        const int row = row0 + group + 8 * half;
+        const uint32_t qs = key_pair(from_q, n, half);
+        const uint32_t ks = key_pair(from_k, n, half);
+        const float2 gs = g_pair(n, half);
+        const int row = my_row[half];
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int i = 2 * half + e;
-          const float g = deep_g(n, i);
+          const float g = e == 0 ? gs.x : gs.y;
           const float since = Exp2(g);
           float to_q = aq[n][i] * since, to_k = ak[n][i] * since;
           if (steep) {
             const int col = col0 + 8 * n + 2 * quad + e;
-            for (int j = row0; j <= row && j < chunk.length; ++j) {
-              const float f = Exp2(g - smem.g[j * kDim + col]) *
-                              Low(p.k[p.key_row(chunk.begin + j, head) + col]);
+            for (int j = row0; j < row && j < chunk.length; ++j) {
+              const float f = Exp2(g - smem.g[Deep(j, col)]) *
+                              Low(from_k[j * p.key_pitch() + col]);
               to_q += smem.d_aqk[row * kScorePitch + j] * f;
               to_k += smem.d_akk[row * kScorePitch + j] * f;
             }
@@ -576,12 +630,38 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
           const float k = e == 0 ? Low(ks) : High(ks);
           dq[n][i] += to_q;
           row_sum[half] += to_k * k;
-          dk[n][i] += beta[half] * to_k;
           dg[n][i] += q * dq[n][i] + k * beta[half] * to_k;
+          dq[n][i] += diagonal[half] * k;
+          dk[n][i] += beta[half] * to_k + diagonal[half] * q;
         }
       }
     }
   }
+  auto write_keys = [&](uint16_t* to, float* part, const float(&d)[4][4]) {
+    to += p.key_row(chunk.begin, head);
+    if (kHeadGate && part != nullptr) {
+      part += (static_cast<int64_t>(chunk.begin) * p.num_heads + head -
+               p.first_head) *
+                  kDim +
+              col0 + 2 * quad;
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (!live[half]) continue;
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        if (kHeadGate && part != nullptr) {
+          *reinterpret_cast<float2*>(part + my_row[half] * p.num_heads * kDim +
+                                     8 * n) =
+              make_float2(d[n][2 * half], d[n][2 * half + 1]);
+        } else {
+          *reinterpret_cast<uint32_t*>(to + key_at[half] + 8 * n) =
+              Pack(d[n][2 * half], d[n][2 * half + 1]);
+        }
+      }
+    }
+  };
+  write_keys(out.dq, out.part_dq, dq);
   // And what this row gives to the rows below.
   {
     float below[4][4] = {}, inside[4][4] = {};
@@ -589,12 +669,12 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         uint32_t a[4], a2[4], b[2], b2[2];
-        LoadScoresTrans(a, smem.d_aqk, row0, row + 8 * k, lane);
-        LoadScoresTrans(a2, smem.d_akk, row0, row + 8 * k, lane);
+        LoadScoresTrans(a, smem.d_aqk, row0, row + 8 * k, row == row0, lane);
+        LoadScoresTrans(a2, smem.d_akk, row0, row + 8 * k, false, lane);
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
-          LoadDeep(b, smem.deep.qp, row + 8 * k, col0 + 8 * n, lane);
-          LoadDeep(b2, smem.deep.kp, row + 8 * k, col0 + 8 * n, lane);
+          LoadDeep(b, smem.deep.qp, row + 8 * k, deep_at.at[n]);
+          LoadDeep(b2, smem.deep.kp, row + 8 * k, deep_at.at[n]);
           MmaTf32(to[n], a, b[0], b[1]);
           MmaTf32(to[n], a2, b2[0], b2[1]);
         }
@@ -609,24 +689,25 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
     for (int n = 0; n < 4; ++n) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const uint32_t ks = key_pair(p.k, n, half);
-        const int row = row0 + group + 8 * half;
+        const uint32_t ks = key_pair(from_k, n, half);
+        const float2 gs = g_pair(n, half);
+        const int row = my_row[half];
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int i = 2 * half + e;
           const int col = col0 + 8 * n + 2 * quad + e;
-          const float g = deep_g(n, i);
+          const float g = e == 0 ? gs.x : gs.y;
           float to_k = below[n][i] * Exp2(smem.border[block + 1][col] -
                                           smem.border[block][col] - g);
           if (!steep) {
             to_k += inside[n][i] * Exp2(-g);
           } else {
-            for (int j = row; j < row0 + kSub && j < chunk.length; ++j) {
-              const int64_t from = p.key_row(chunk.begin + j, head) + col;
-              to_k += Exp2(smem.g[j * kDim + col] - g) *
-                      (smem.d_aqk[j * kScorePitch + row] * Low(p.q[from]) +
+            for (int j = row + 1; j < row0 + kSub && j < chunk.length; ++j) {
+              const int from = j * p.key_pitch() + col;
+              to_k += Exp2(smem.g[Deep(j, col)] - g) *
+                      (smem.d_aqk[j * kScorePitch + row] * Low(from_q[from]) +
                        smem.d_akk[j * kScorePitch + row] * smem.beta[j] *
-                           Low(p.k[from]));
+                           Low(from_k[from]));
             }
           }
           dk[n][i] += to_k;
@@ -658,36 +739,11 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
         smem.partial[1 + block][col0 + 8 * n + 2 * quad + e] = upper;
     }
   }
+  write_keys(out.dk, out.part_dk, dk);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     row_sum[half] = QuadSum(row_sum[half]);
     if (quad == 0) smem.row_part[part][row0 + group + 8 * half] = row_sum[half];
-  }
-#pragma unroll
-  for (int n = 0; n < 4; ++n) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = row0 + group + 8 * half;
-      const int col = col0 + 8 * n + 2 * quad;
-      if (row >= chunk.length) continue;
-      if (kHeadGate && out.part_dq != nullptr) {
-        const int64_t to =
-            (static_cast<int64_t>(chunk.begin + row) * p.num_heads + head -
-             p.first_head) *
-                kDim +
-            col;
-        *reinterpret_cast<float2*>(out.part_dq + to) =
-            make_float2(dq[n][2 * half], dq[n][2 * half + 1]);
-        *reinterpret_cast<float2*>(out.part_dk + to) =
-            make_float2(dk[n][2 * half], dk[n][2 * half + 1]);
-      } else {
-        const int64_t to = p.key_row(chunk.begin + row, head) + col;
-        *reinterpret_cast<uint32_t*>(out.dq + to) =
-            Pack(dq[n][2 * half], dq[n][2 * half + 1]);
-        *reinterpret_cast<uint32_t*>(out.dk + to) =
-            Pack(dk[n][2 * half], dk[n][2 * half + 1]);
-      }
-    }
   }
   __syncthreads();
   // dbeta is complete; row_part is free again after the next sync.
@@ -755,6 +811,8 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
       }
     }
   } else {
+    const uint16_t* from_z = p.z + p.row(chunk.begin, head);
+    uint16_t* to_dz = out.dz + p.row(chunk.begin, head);
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       const int col = col0 + 8 * n + 2 * quad;
@@ -763,14 +821,13 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
       float d_bias[2] = {0, 0};
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int row = row0 + group + 8 * half;
-        if (row >= chunk.length) continue;
-        const int64_t where = p.row(chunk.begin + row, head) + col;
-        const uint32_t z = *reinterpret_cast<const uint32_t*>(p.z + where);
+        if (!live[half]) continue;
+        const int where = my_row[half] * p.pitch() + col0 + 2 * quad + 8 * n;
+        const uint32_t z = *reinterpret_cast<const uint32_t*>(from_z + where);
         const float x0 = Low(z) + bias.x, x1 = High(z) + bias.y;
         const float d0 = dg[n][2 * half] * gate.Slope(x0);
         const float d1 = dg[n][2 * half + 1] * gate.Slope(x1);
-        *reinterpret_cast<uint32_t*>(out.dz + where) = Pack(d0, d1);
+        *reinterpret_cast<uint32_t*>(to_dz + where) = Pack(d0, d1);
         if (out.part_a_log != nullptr) {
           d_bias[0] += d0;
           d_bias[1] += d1;

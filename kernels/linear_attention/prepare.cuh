@@ -11,14 +11,15 @@ namespace cadre::linear_attention {
 
 constexpr int kPrepareThreads = 256;
 constexpr int kInversePitch = 68;  // floats
-constexpr int kOperandPitch = 72;  // bf16 of Inv diag(beta)
 
 // Shared memory. Operands are wide tiles.
 struct PrepareSmem {
   uint16_t qp[kTile];  // q exp(G - border before); then u on its way out
   uint16_t kp[kTile];  // k likewise
   uint16_t kn[kTile];  // k exp(border behind - G); then w on its way out
-  uint16_t kd[kTile];  // k exp(border before - G); then Inv diag(beta)
+  // k exp(border before - G); then Inv diag(beta), as a bf16 sum of two square
+  // tiles: one alone would be felt in u and w.
+  uint16_t kd[kTile];
   uint16_t v[kTile];
   float inverse[kChunk * kInversePitch];
   float border[5][kDim];      // G before sub-block b; [4] is Gn
@@ -29,35 +30,89 @@ struct PrepareSmem {
   int steep[4];          // sub-block leaves the matrix path
 };
 
-// The two columns and kRows rows, all of one sub-block, that a thread works on
-// elementwise; 64 threads cover a row.
+// The four columns and kRows rows, all of one sub-block, that a thread works on
+// elementwise; a warp covers rows of 128.
 template <int kRows>
 struct Columns {
-  int pair;   // columns 2 pair and 2 pair + 1
+  int col;    // first column
   int group;  // rows [group kRows, (group + 1) kRows)
   int sub;
   __device__ explicit Columns(int tid)
-      : pair(tid & 63), group(tid >> 6), sub((tid >> 6) * kRows / kSub) {}
+      : col((tid & 31) * 4),
+        group(tid >> 5),
+        sub((tid >> 5) / (kSub / kRows)) {}
+  __device__ int row(int i) const { return group * kRows + i; }
 };
 
+// Four bf16 of the thread's row i, zeros behind the chunk's end. `from` is the
+// head's first row.
+template <int kRows>
+__device__ __forceinline__ uint2 LoadFour(const uint16_t* from, int pitch,
+                                          int length, const Columns<kRows>& at,
+                                          int i) {
+  const int row = at.row(i);
+  uint2 four = *reinterpret_cast<const uint2*>(
+      from + min(row, length - 1) * pitch + at.col);
+  if (row >= length) four.x = four.y = 0;
+  return four;
+}
+__device__ __forceinline__ void Unpack(uint2 four, float (&x)[4]) {
+  x[0] = Low(four.x);
+  x[1] = High(four.x);
+  x[2] = Low(four.y);
+  x[3] = High(four.y);
+}
+__device__ __forceinline__ uint2 PackFour(float a, float b, float c, float d) {
+  uint2 four;
+  four.x = Pack(a, b);
+  four.y = Pack(c, d);
+  return four;
+}
+__device__ __forceinline__ void LoadFloats(const float* from, float (&x)[4]) {
+  const float4 four = *reinterpret_cast<const float4*>(from);
+  x[0] = four.x;
+  x[1] = four.y;
+  x[2] = four.z;
+  x[3] = four.w;
+}
+
+// Running sums of log-decays over the thread's rows.
+template <bool kBounded, int kRows>
+__device__ __forceinline__ void SumRows(const GateMath& gate, int length,
+                                        const Columns<kRows>& at,
+                                        const uint2 (&z)[kRows],
+                                        const float (&bias)[4],
+                                        float (&g)[kRows][4]) {
+  float sum[4] = {};
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    float x[4];
+    Unpack(z[i], x);
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const float decay = gate.template Decay<kBounded>(x[c] + bias[c]);
+      sum[c] += at.row(i) < length ? decay : 0.0f;
+      g[i][c] = sum[c];
+    }
+  }
+}
+
 // G inside the sub-block for the thread's rows and columns. Leaves border, fall
-// and steep complete (syncs). `parked` [64 / kRows] is scratch and may be
-// `fall` where that has as many rows.
+// and steep complete (syncs). `parked` [64 / kRows] is scratch.
 template <bool kHeadGate, int kRows>
 __device__ __forceinline__ void SumDecays(
     const Problem& p, const Chunk& chunk, int head, const Columns<kRows>& at,
-    float (&g)[kRows][2], float (*parked)[kDim], float (*border)[kDim],
+    float (&g)[kRows][4], float (*parked)[kDim], float (*border)[kDim],
     float (*fall)[kDim], int* steep, float* head_g) {
   constexpr int kGroups = kSub / kRows;  // in a sub-block
   const GateMath gate{Exp2(kLog2E * p.a_log[head]), p.bound, p.bounded};
   const int tid = threadIdx.x;
-  const int col = 2 * at.pair;
   if (tid < 4) steep[tid] = 0;
   if constexpr (kHeadGate) {
     if (tid < kChunk) {
       float x = 0;
       if (tid < chunk.length) {
-        x = gate.LogDecay(
+        x = gate.template Decay<false>(
             p.a[static_cast<int64_t>(chunk.begin + tid) * p.heads + head] +
             p.dt_bias[head]);
       }
@@ -70,66 +125,57 @@ __device__ __forceinline__ void SumDecays(
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < kRows; ++i)
-      g[i][0] = g[i][1] = head_g[at.group * kRows + i];
+      g[i][0] = g[i][1] = g[i][2] = g[i][3] = head_g[at.row(i)];
   } else {
-    const float2 bias =
-        *reinterpret_cast<const float2*>(p.dt_bias + head * kDim + col);
-    uint32_t z[kRows];
+    float bias[4];
+    LoadFloats(p.dt_bias + head * kDim + at.col, bias);
+    const uint16_t* from = p.z + p.row(chunk.begin, head);
+    uint2 z[kRows];
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const int row = at.group * kRows + i;
-      z[i] = row < chunk.length
-                 ? *reinterpret_cast<const uint32_t*>(
-                       p.z + p.row(chunk.begin + row, head) + col)
-                 : 0u;
-    }
-    float sum0 = 0, sum1 = 0;
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      if (at.group * kRows + i < chunk.length) {
-        sum0 += gate.LogDecay(Low(z[i]) + bias.x);
-        sum1 += gate.LogDecay(High(z[i]) + bias.y);
-      }
-      g[i][0] = sum0;
-      g[i][1] = sum1;
+    for (int i = 0; i < kRows; ++i)
+      z[i] = LoadFour(from, p.pitch(), chunk.length, at, i);
+    if (p.bounded) {
+      SumRows<true>(gate, chunk.length, at, z, bias, g);
+    } else {
+      SumRows<false>(gate, chunk.length, at, z, bias, g);
     }
   }
-  parked[at.group][col] = g[kRows - 1][0];
-  parked[at.group][col + 1] = g[kRows - 1][1];
+  *reinterpret_cast<float4*>(&parked[at.group][at.col]) = make_float4(
+      g[kRows - 1][0], g[kRows - 1][1], g[kRows - 1][2], g[kRows - 1][3]);
   __syncthreads();
-  float before0 = 0, before1 = 0;
+  float before[4] = {}, total[4] = {};
   for (int b = 0; b < at.sub * kGroups; ++b) {
-    before0 += parked[b][col];
-    before1 += parked[b][col + 1];
+    float x[4];
+    LoadFloats(&parked[b][at.col], x);
+#pragma unroll
+    for (int c = 0; c < 4; ++c) before[c] += x[c];
   }
-  float inside0 = 0, inside1 = 0, total0 = 0, total1 = 0;
 #pragma unroll
   for (int b = 0; b < kGroups; ++b) {
-    if (b == at.group % kGroups) {
-      inside0 = total0;
-      inside1 = total1;
-    }
-    total0 += parked[at.sub * kGroups + b][col];
-    total1 += parked[at.sub * kGroups + b][col + 1];
-  }
-  if constexpr (kGroups > 1) {
+    float x[4];
+    LoadFloats(&parked[at.sub * kGroups + b][at.col], x);
+    const bool above = b < at.group % kGroups;
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      g[i][0] += inside0;
-      g[i][1] += inside1;
+    for (int c = 0; c < 4; ++c) {
+      total[c] += x[c];
+      if (above) {
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) g[i][c] += x[c];
+      }
     }
   }
-  __syncthreads();
   if (at.group % kGroups == 0) {
-    if (fminf(total0, total1) < -kMaxFall) steep[at.sub] = 1;
-    border[at.sub][col] = before0;
-    border[at.sub][col + 1] = before1;
+    if (fminf(fminf(total[0], total[1]), fminf(total[2], total[3])) < -kMaxFall)
+      steep[at.sub] = 1;
+    *reinterpret_cast<float4*>(&border[at.sub][at.col]) =
+        make_float4(before[0], before[1], before[2], before[3]);
     if (at.sub == 3) {
-      border[4][col] = before0 + total0;
-      border[4][col + 1] = before1 + total1;
+      *reinterpret_cast<float4*>(&border[4][at.col]) =
+          make_float4(before[0] + total[0], before[1] + total[1],
+                      before[2] + total[2], before[3] + total[3]);
     }
-    fall[at.sub][col] = Exp2(total0);
-    fall[at.sub][col + 1] = Exp2(total1);
+    *reinterpret_cast<float4*>(&fall[at.sub][at.col]) = make_float4(
+        Exp2(total[0]), Exp2(total[1]), Exp2(total[2]), Exp2(total[3]));
   }
   __syncthreads();
 }
@@ -334,59 +380,78 @@ __device__ __forceinline__ void PrepareChunk(const Problem& p,
     smem.beta[tid] = b;
   }
 
-  const Columns<kSub> at(tid);
-  uint32_t q[kSub], k[kSub];
+  const Columns<8> at(tid);
+  uint2 q[8], k[8];
+  {
+    const uint16_t* from_q = p.q + p.key_row(chunk.begin, head);
+    const uint16_t* from_k = p.k + p.key_row(chunk.begin, head);
 #pragma unroll
-  for (int i = 0; i < kSub; ++i) {
-    const int row = at.sub * kSub + i;
-    q[i] = k[i] = 0;
-    if (row < chunk.length) {
-      const int64_t offset = p.key_row(chunk.begin + row, head) + 2 * at.pair;
-      q[i] = *reinterpret_cast<const uint32_t*>(p.q + offset);
-      k[i] = *reinterpret_cast<const uint32_t*>(p.k + offset);
+    for (int i = 0; i < 8; ++i) {
+      q[i] = LoadFour(from_q, p.key_pitch(), chunk.length, at, i);
+      k[i] = LoadFour(from_k, p.key_pitch(), chunk.length, at, i);
     }
   }
-  float g[kSub][2];
-  SumDecays<kHeadGate, kSub>(p, chunk, head, at, g, smem.fall, smem.border,
-                             smem.fall, smem.steep, smem.head_g);
-
+  float g[8][4];
+  SumDecays<kHeadGate, 8>(p, chunk, head, at, g,
+                          reinterpret_cast<float(*)[kDim]>(smem.inverse),
+                          smem.border, smem.fall, smem.steep, smem.head_g);
   {
-    const int col = 2 * at.pair;
-    const float before0 = Exp2(smem.border[at.sub][col]) * kScale;
-    const float before1 = Exp2(smem.border[at.sub][col + 1]) * kScale;
-    const float behind0 =
-        Exp2(smem.border[4][col] - smem.border[at.sub + 1][col]);
-    const float behind1 =
-        Exp2(smem.border[4][col + 1] - smem.border[at.sub + 1][col + 1]);
-    const float total0 = g[kSub - 1][0], total1 = g[kSub - 1][1];
-    const bool steep = smem.steep[at.sub] != 0;
+    float before[4], behind[4], total[4], rise[4];
+    {
+      float here[4], next[4], end[4];
+      LoadFloats(&smem.border[at.sub][at.col], here);
+      LoadFloats(&smem.border[at.sub + 1][at.col], next);
+      LoadFloats(&smem.border[4][at.col], end);
+      const bool steep = smem.steep[at.sub] != 0;
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        before[c] = Exp2(here[c]) * kScale;
+        behind[c] = Exp2(end[c] - next[c]);
+        total[c] = next[c] - here[c];
+        rise[c] = steep ? 0.0f : Exp2(-total[c]);
+      }
+      if (at.group == 0) {
+        *reinterpret_cast<float4*>(p.decay + tile * kDim + at.col) =
+            make_float4(Exp2(end[0]), Exp2(end[1]), Exp2(end[2]), Exp2(end[3]));
+        float f1[4], f2[4];
+        LoadFloats(&smem.fall[1][at.col], f1);
+        LoadFloats(&smem.fall[2][at.col], f2);
+#pragma unroll
+        for (int c = 0; c < 4; c += 2) {
+          const int pair = (at.col + c) / 2;
+          smem.hop[0][pair] = Pack(f1[c], f1[c + 1]);
+          smem.hop[1][pair] = Pack(f2[c], f2[c + 1]);
+          smem.hop[2][pair] = Pack(f1[c] * f2[c], f1[c + 1] * f2[c + 1]);
+        }
+      }
+    }
     uint16_t* qg = p.qg + tile * kTile;
     uint16_t* kg = p.kg + tile * kTile;
 #pragma unroll
-    for (int i = 0; i < kSub; ++i) {
-      const int offset = Wide(at.sub * kSub + i, col);
-      const float p0 = Exp2(g[i][0]), p1 = Exp2(g[i][1]);
-      const float n0 = Exp2(total0 - g[i][0]), n1 = Exp2(total1 - g[i][1]);
-      const float q0 = Low(q[i]) * p0, q1 = High(q[i]) * p1;
-      const float k0 = Low(k[i]), k1 = High(k[i]);
-      auto put = [offset](uint16_t* tile, uint32_t pair) {
-        *reinterpret_cast<uint32_t*>(tile + offset) = pair;
+    for (int i = 0; i < 8; ++i) {
+      const int offset = Wide(at.row(i), at.col);
+      float qs[4], ks[4], kn[4];
+      Unpack(q[i], qs);
+      Unpack(k[i], ks);
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const float since = Exp2(g[i][c]);
+        kn[c] = ks[c] * Exp2(total[c] - g[i][c]);
+        qs[c] *= since;
+        ks[c] *= since;
+      }
+      auto put = [offset](uint16_t* tile, float a, float b, float c, float d) {
+        *reinterpret_cast<uint2*>(tile + offset) = PackFour(a, b, c, d);
       };
-      put(smem.qp, Pack(q0, q1));
-      put(smem.kp, Pack(k0 * p0, k1 * p1));
-      put(smem.kn, Pack(k0 * n0, k1 * n1));
-      put(smem.kd, steep ? 0u : Pack(k0 * Exp2(-g[i][0]), k1 * Exp2(-g[i][1])));
-      put(qg, Pack(q0 * before0, q1 * before1));
-      put(kg, Pack(k0 * n0 * behind0, k1 * n1 * behind1));
-    }
-    if (at.sub == 0) {
-      *reinterpret_cast<float2*>(p.decay + tile * kDim + col) =
-          make_float2(Exp2(smem.border[4][col]), Exp2(smem.border[4][col + 1]));
-      const float2 f1 = *reinterpret_cast<float2*>(&smem.fall[1][col]);
-      const float2 f2 = *reinterpret_cast<float2*>(&smem.fall[2][col]);
-      smem.hop[0][at.pair] = Pack(f1.x, f1.y);
-      smem.hop[1][at.pair] = Pack(f2.x, f2.y);
-      smem.hop[2][at.pair] = Pack(f1.x * f2.x, f1.y * f2.y);
+      put(smem.qp, qs[0], qs[1], qs[2], qs[3]);
+      put(smem.kp, ks[0], ks[1], ks[2], ks[3]);
+      put(smem.kn, kn[0], kn[1], kn[2], kn[3]);
+      put(smem.kd, kn[0] * rise[0], kn[1] * rise[1], kn[2] * rise[2],
+          kn[3] * rise[3]);
+      put(qg, qs[0] * before[0], qs[1] * before[1], qs[2] * before[2],
+          qs[3] * before[3]);
+      put(kg, kn[0] * behind[0], kn[1] * behind[1], kn[2] * behind[2],
+          kn[3] * behind[3]);
     }
   }
   __syncthreads();
@@ -399,18 +464,18 @@ __device__ __forceinline__ void PrepareChunk(const Problem& p,
     const int b = keys ? 7 - warp : warp;
     const uint16_t* rows = keys ? smem.kp : smem.qp;
     float acc[4][2][4] = {};
+    const Steps row_at(b * kSub + RowsFirstRow(lane), RowsFirstCol(lane));
+    const Steps col_at(ColsFirstRow(lane), ColsFirstCol(lane));
 #pragma unroll
     for (int step = 0; step < kDim / 16; ++step) {
       uint32_t a[4];
-      LoadMatrix4(a, rows + Wide(b * kSub + RowsFirstRow(lane),
-                                 step * 16 + RowsFirstCol(lane)));
+      LoadMatrix4(a, rows + row_at(step));
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
         if (c > b) continue;
         uint32_t n[4];
-        LoadMatrix4(n, (c == b ? smem.kd : smem.kn) +
-                           Wide(c * kSub + ColsFirstRow(lane),
-                                step * 16 + ColsFirstCol(lane)));
+        LoadMatrix4(
+            n, (c == b ? smem.kd : smem.kn) + col_at(step) + c * kSub * 64);
         uint32_t shifted[4] = {a[0], a[1], a[2], a[3]};
         if (c + 2 <= b) {
           const uint32_t* hop = smem.hop[b - c == 3 ? 2 : c] + step * 8;
@@ -453,9 +518,9 @@ __device__ __forceinline__ void PrepareChunk(const Problem& p,
   if (steep_chunk) {
     float* deep = reinterpret_cast<float*>(smem.kn);  // over kd as well
 #pragma unroll
-    for (int i = 0; i < kSub; ++i) {
-      *reinterpret_cast<float2*>(deep + (at.sub * kSub + i) * kDim +
-                                 2 * at.pair) = make_float2(g[i][0], g[i][1]);
+    for (int i = 0; i < 8; ++i) {
+      *reinterpret_cast<float4*>(deep + at.row(i) * kDim + at.col) =
+          make_float4(g[i][0], g[i][1], g[i][2], g[i][3]);
     }
     __syncthreads();
     for (int b = 0; b < 4; ++b) {
@@ -473,18 +538,23 @@ __device__ __forceinline__ void PrepareChunk(const Problem& p,
   }
   InvertUnitLower(smem.inverse);
 
-  // Inv diag(beta) in bf16.
-  uint16_t* operand = smem.kd;
+  // Inv diag(beta).
+  uint16_t* high = smem.kd;
+  uint16_t* low = smem.kd + kSquare;
   for (int i = tid; i < kChunk * kChunk / 2; i += kPrepareThreads) {
     const int row = i >> 5, col = (i & 31) * 2;
     if (col / kSub > row / kSub) continue;
     const float2 x =
         *reinterpret_cast<float2*>(&smem.inverse[row * kInversePitch + col]);
-    *reinterpret_cast<uint32_t*>(operand + row * kOperandPitch + col) =
-        Pack(x.x * smem.beta[col], x.y * smem.beta[col + 1]);
+    const float x0 = x.x * smem.beta[col], x1 = x.y * smem.beta[col + 1];
+    const int to = Square(row, col);
+    const uint32_t pair = Pack(x0, x1);
+    *reinterpret_cast<uint32_t*>(high + to) = pair;
+    *reinterpret_cast<uint32_t*>(low + to) =
+        Pack(x0 - Low(pair), x1 - High(pair));
     if constexpr (kKeepInverse) {
-      *reinterpret_cast<uint32_t*>(p.inverse + tile * kSquare +
-                                   Square(row, col)) = Pack(x.x, x.y);
+      *reinterpret_cast<uint32_t*>(p.inverse + tile * kSquare + to) =
+          Pack(x.x, x.y);
     }
   }
   CopyAsyncWait<0>();
@@ -508,10 +578,11 @@ __device__ __forceinline__ void PrepareChunk(const Problem& p,
       float u[2][4] = {}, w[2][4] = {};
 #pragma unroll
       for (int c = b; c >= 0; --c) {
-        uint32_t a[4];
-        LoadMatrix4(a, operand +
-                           (b * kSub + RowsFirstRow(lane)) * kOperandPitch +
-                           c * kSub + RowsFirstCol(lane));
+        uint32_t a[4], rest[4];
+        const int from = Square(b * kSub + RowsFirstRow(lane),
+                                c * kSub + RowsFirstCol(lane));
+        LoadMatrix4(a, high + from);
+        LoadMatrix4(rest, low + from);
         if (c < b) {
           // What is there lies one sub-block further from the chunk's start.
 #pragma unroll
@@ -528,6 +599,10 @@ __device__ __forceinline__ void PrepareChunk(const Problem& p,
         MmaBf16(u[1], a, bv[c][2], bv[c][3]);
         MmaBf16(w[0], a, bk[c][0], bk[c][1]);
         MmaBf16(w[1], a, bk[c][2], bk[c][3]);
+        MmaBf16(u[0], rest, bv[c][0], bv[c][1]);
+        MmaBf16(u[1], rest, bv[c][2], bv[c][3]);
+        MmaBf16(w[0], rest, bk[c][0], bk[c][1]);
+        MmaBf16(w[1], rest, bk[c][2], bk[c][3]);
       }
       const uint32_t pu[4] = {Pack(u[0][0], u[0][1]), Pack(u[0][2], u[0][3]),
                               Pack(u[1][0], u[1][1]), Pack(u[1][2], u[1][3])};

@@ -135,8 +135,9 @@ template <int kCount>
 __device__ __forceinline__ void Pin(float (&d)[kCount][4]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    asm volatile("" : "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]),
-                      "+f"(d[i][3])::"memory");
+    asm volatile(""
+                 : "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]),
+                   "+f"(d[i][3])::"memory");
   }
 }
 // kRowsOfK: which of the two descriptors b is. !kAdd: d is overwritten.

@@ -5,8 +5,8 @@
 // its gradient backwards. Private to kernels/{kda,gdn}.
 //
 // A block is one warpgroup and owns 64 value columns of the state, transposed
-// and in f32, in accumulators [64 of V, 128 of K]; each of its warps has 16 rows
-// of that and does not talk to the others. With everything transposed,
+// and in f32, in accumulators [64 of V, 128 of K]; each of its warps has 16
+// rows of that and does not talk to the others. With everything transposed,
 // accumulators of one product are operands of the next:
 //   X^T = u^T + S^T (-w)^T       o^T = S^T qg^T + X^T Aqk^T
 //   S^T <- S^T exp(Gn) + X^T kg
@@ -66,8 +66,8 @@ __device__ __forceinline__ void ToOperand(uint32_t (&a)[4],
 // What the loading warp does.
 template <Scan kScan>
 __device__ __forceinline__ void LoadChunks(const Problem& p, ScanSmem& smem,
-                                           int head,
-                                           int column, int first, int count) {
+                                           int head, int column, int first,
+                                           int count) {
   const int lane = threadIdx.x & 31;
   for (int n = 0; n < count; ++n) {
     const int chunk_index =
@@ -88,8 +88,8 @@ __device__ __forceinline__ void LoadChunks(const Problem& p, ScanSmem& smem,
       __syncwarp();
       for (int row = lane; row < chunk.length; row += 32) {
         BulkCopy(&stage.values[row * kValuePitch],
-                 p.d_o + p.row(chunk.begin + row, head) + column, kScanColumns * 2,
-                 full);
+                 p.d_o + p.row(chunk.begin + row, head) + column,
+                 kScanColumns * 2, full);
       }
     } else {
       if (lane == 0) {
@@ -238,8 +238,9 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
 #pragma unroll
       for (int t = 0; t < 4; ++t) {
         const int row = 16 * t + ColsFirstRow(lane);
-        LoadMatrix4Trans(d_o[t], &stage.values[row * kValuePitch + warp * 16 +
-                                               ColsFirstCol(lane)]);
+        LoadMatrix4Trans(
+            d_o[t],
+            &stage.values[row * kValuePitch + warp * 16 + ColsFirstCol(lane)]);
       }
       if (length < kChunk) {
         // Rows behind the chunk's end hold anything.
@@ -266,9 +267,9 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
       for (int t = 0; t < 4; ++t) {
         // Tiles of u [row, v], transposed: (v 0, row 0) (8, 0) (0, 8) (8, 8).
         uint32_t u[4];
-        LoadMatrix4Trans(u, &stage.values[Square(16 * t + ColsFirstRow(lane),
-                                                 warp * 16 +
-                                                     ColsFirstCol(lane))]);
+        LoadMatrix4Trans(u,
+                         &stage.values[Square(16 * t + ColsFirstRow(lane),
+                                              warp * 16 + ColsFirstCol(lane))]);
         x[2 * t][0] = Low(u[0]);
         x[2 * t][1] = High(u[0]);
         x[2 * t][2] = Low(u[1]);
@@ -338,8 +339,7 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
     // The state goes on.
     GroupFence();
 #pragma unroll
-    for (int k = 0; k < 4; ++k)
-      GroupMma<true>(s, xa[k], row_step(back, k));
+    for (int k = 0; k < 4; ++k) GroupMma<true>(s, xa[k], row_step(back, k));
     GroupCommit();
     if constexpr (kScan == Scan::kOutput) {
 #pragma unroll
@@ -365,8 +365,7 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
       write_o(count - 1);
     }
   }
-  float* last =
-      kScan == Scan::kReverse ? out.d_initial_state : out.final_state;
+  float* last = kScan == Scan::kReverse ? out.d_initial_state : out.final_state;
   if (kScan != Scan::kStates && last != nullptr) {
 #pragma unroll
     for (int n = 0; n < 16; ++n) {
