@@ -47,8 +47,7 @@ void Bench(int64_t tokens, int64_t heads, const std::string& gates,
   a_log.Zero();
   bias.Zero();
   TestTensor host_cu = TestTensor::Table(cu);
-  const DeviceTensor table =
-      DeviceTensor::Of(DType::kI32, {docs + 1}, host_cu);
+  const DeviceTensor table = DeviceTensor::Of(DType::kI32, {docs + 1}, host_cu);
   const int64_t forward = KdaForwardWorkspaceBytes(tokens, heads, docs);
   const int64_t backward = KdaBackwardWorkspaceBytes(tokens, heads, docs);
   const DeviceTensor workspace(DType::kU8, {std::max(forward, backward)});
@@ -63,9 +62,8 @@ void Bench(int64_t tokens, int64_t heads, const std::string& gates,
                         .dt_bias = bias.view(),
                         .cu_seqlens = table.view()};
   const auto run_forward = [&] {
-    CheckOk(KdaForward(exec, {.in = in,
-                              .o = x[5].view(),
-                              .workspace = workspace.view()}));
+    CheckOk(KdaForward(
+        exec, {.in = in, .o = x[5].view(), .workspace = workspace.view()}));
   };
   const auto run_backward = [&] {
     CheckOk(KdaBackward(exec, {.in = in,

@@ -74,11 +74,11 @@ struct Problem {
     for (int i = 0; i < 10; ++i) {
       const bool bf16 = i < 4 || i == 8;
       const std::vector<int64_t> dims =
-          bf16                ? wide
-          : i == 4            ? std::vector<int64_t>{tokens, heads}
-          : i == 5            ? std::vector<int64_t>{heads}
-          : i == 6            ? std::vector<int64_t>{heads * kDim}
-                              : state;
+          bf16     ? wide
+          : i == 4 ? std::vector<int64_t>{tokens, heads}
+          : i == 5 ? std::vector<int64_t>{heads}
+          : i == 6 ? std::vector<int64_t>{heads * kDim}
+                   : state;
       device.push_back(
           DeviceTensor::Of(bf16 ? DType::kBF16 : DType::kF32, dims, host[i]));
     }
@@ -129,8 +129,8 @@ const double kBounds[] = {0.005, 0.005, 0.008, 0.008, 0.008,
 // Runs forward and backward, writing to out[0..9] in the order of kNames.
 template <typename T>
 absl::Status RunBoth(const Exec& exec, const Problem& problem,
-                 std::vector<T>& inputs, std::vector<T>& out,
-                 const Tensor& workspace) {
+                     std::vector<T>& inputs, std::vector<T>& out,
+                     const Tensor& workspace) {
   const KdaInputs in = problem.Inputs(inputs);
   absl::Status status = KdaForward(
       exec, {.in = in,
@@ -139,19 +139,18 @@ absl::Status RunBoth(const Exec& exec, const Problem& problem,
              .workspace = workspace});
   if (!status.ok()) return status;
   return KdaBackward(
-      exec,
-      {.in = in,
-       .d_o = inputs[8].view(),
-       .d_final_state = problem.states ? inputs[9].view() : Tensor(),
-       .dq = out[2].view(),
-       .dk = out[3].view(),
-       .dv = out[4].view(),
-       .dz = out[5].view(),
-       .dbeta = out[6].view(),
-       .da_log = out[7].view(),
-       .ddt_bias = out[8].view(),
-       .d_initial_state = problem.states ? out[9].view() : Tensor(),
-       .workspace = workspace});
+      exec, {.in = in,
+             .d_o = inputs[8].view(),
+             .d_final_state = problem.states ? inputs[9].view() : Tensor(),
+             .dq = out[2].view(),
+             .dk = out[3].view(),
+             .dv = out[4].view(),
+             .dz = out[5].view(),
+             .dbeta = out[6].view(),
+             .da_log = out[7].view(),
+             .ddt_bias = out[8].view(),
+             .d_initial_state = problem.states ? out[9].view() : Tensor(),
+             .workspace = workspace});
 }
 
 std::vector<DeviceTensor> DeviceOutputs(const Problem& p) {
@@ -172,14 +171,16 @@ std::vector<DeviceTensor> DeviceOutputs(const Problem& p) {
 
 absl::Status RunOnDevice(Problem& p, std::vector<DeviceTensor>& out) {
   const DeviceTensor workspace(
-      DType::kU8, {std::max(KdaForwardWorkspaceBytes(p.tokens, p.heads, p.docs),
-                            KdaBackwardWorkspaceBytes(p.tokens, p.heads,
-                                                      p.docs))});
-  const absl::Status status = RunBoth(Exec{.backend = Backend::kCuda}, p, p.device,
-                                  out, workspace.view());
+      DType::kU8,
+      {std::max(KdaForwardWorkspaceBytes(p.tokens, p.heads, p.docs),
+                KdaBackwardWorkspaceBytes(p.tokens, p.heads, p.docs))});
+  const absl::Status status = RunBoth(Exec{.backend = Backend::kCuda}, p,
+                                      p.device, out, workspace.view());
   testing::CheckCuda(cudaDeviceSynchronize());
   return status;
 }
+
+double Norm(const TestTensor& x) { return std::sqrt(testing::Dot(x, x)); }
 
 TEST_P(KdaCuda, AgreesWithTheRecurrence) {
   Problem p(GetParam());
@@ -189,24 +190,33 @@ TEST_P(KdaCuda, AgreesWithTheRecurrence) {
   std::vector<TestTensor> expected;
   const std::vector<int64_t> wide = {p.tokens, p.heads, kDim};
   const std::vector<int64_t> state = {p.docs, p.heads, kDim, kDim};
-  for (const std::vector<int64_t>& dims :
-       {wide, state, wide, wide, wide, wide, {p.tokens, p.heads},
-        {p.heads}, {p.heads * kDim}, state})
+  for (const std::vector<int64_t>& dims : {wide,
+                                           state,
+                                           wide,
+                                           wide,
+                                           wide,
+                                           wide,
+                                           {p.tokens, p.heads},
+                                           {p.heads},
+                                           {p.heads * kDim},
+                                           state})
     expected.push_back(TestTensor::Zeros(DType::kF64, dims));
   ThreadPool pool(8);
-  const absl::Status status = RunBoth(Exec{.pool = &pool}, p, p.host, expected, {});
+  const absl::Status status =
+      RunBoth(Exec{.pool = &pool}, p, p.host, expected, {});
   ASSERT_TRUE(status.ok()) << status.message();
 
   std::string line = GetParam().name;
   for (int i = 0; i < 10; ++i) {
     if (!p.states && (i == 1 || i == 9)) continue;
-    const double error = RelativeError(out[i].ToHost(), expected[i]);
+    double error = RelativeError(out[i].ToHost(), expected[i]);
     char text[64];
     std::snprintf(text, sizeof(text), " %s %.5f", kNames[i], error);
     line += text;
-    // Sums over all tokens of terms of either sign: judged where there are
-    // enough of them.
-    if ((i == 7 || i == 8) && p.tokens < 512) continue;
+    // Sums over all tokens of terms of either sign may be far smaller than the
+    // terms: theirs is the measure then.
+    if (i == 7 || i == 8)
+      error *= std::min(1.0, Norm(expected[i]) / Norm(expected[5]));
     EXPECT_LE(error, kBounds[i]) << kNames[i];
   }
   RecordProperty("errors", line);
@@ -243,15 +253,10 @@ std::vector<Case> Cases() {
                    .lower_bound = -5.0,
                    .z_mean = 8});
   cases.push_back({.name = "fast", .cu = One(1025), .z_mean = 3});
-  cases.push_back({.name = "extreme",
-                   .cu = ragged,
-                   .z_mean = 2,
-                   .z_dev = 4,
-                   .a_log = 2.7});
-  cases.push_back({.name = "very_slow",
-                   .cu = One(4097),
-                   .z_mean = -7,
-                   .z_dev = 0.5});
+  cases.push_back(
+      {.name = "extreme", .cu = ragged, .z_mean = 2, .z_dev = 4, .a_log = 2.7});
+  cases.push_back(
+      {.name = "very_slow", .cu = One(4097), .z_mean = -7, .z_dev = 0.5});
   cases.push_back({.name = "beta_one", .cu = One(777), .beta_mean = 6});
   cases.push_back({.name = "beta_zero", .cu = One(777), .beta_mean = -6});
   cases.push_back({.name = "massive", .cu = One(777), .v_dev = 600});
@@ -269,8 +274,8 @@ TEST(KdaCudaLimits, RefusesAShortWorkspace) {
   Problem p({.cu = One(64)});
   std::vector<DeviceTensor> out = DeviceOutputs(p);
   const DeviceTensor workspace(DType::kU8, {1024});
-  const absl::Status status = RunBoth(Exec{.backend = Backend::kCuda}, p, p.device,
-                                  out, workspace.view());
+  const absl::Status status = RunBoth(Exec{.backend = Backend::kCuda}, p,
+                                      p.device, out, workspace.view());
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
 }
 

@@ -54,8 +54,7 @@ inline void FillNormal(testing::DeviceTensor& tensor, bool bf16, double mean,
   testing::CheckCuda(
       cudaMemcpy(to, bytes.data(), first, cudaMemcpyHostToDevice));
   for (int64_t done = first; done < total; done *= 2) {
-    testing::CheckCuda(cudaMemcpy(to + done, to,
-                                  std::min(done, total - done),
+    testing::CheckCuda(cudaMemcpy(to + done, to, std::min(done, total - done),
                                   cudaMemcpyDeviceToDevice));
   }
 }
@@ -120,8 +119,8 @@ inline void Report(const std::string& op, const std::string& pass,
       "\"workspace_MB\":%.0f}\n",
       op.c_str(), pass.c_str(), static_cast<long long>(tokens),
       static_cast<long long>(heads), gates.c_str(), packed ? "true" : "false",
-      t.median, t.low, t.high, bytes / t.median * 1e-6,
-      flops / t.median * 1e-9, floor, t.median / floor, workspace / 1e6);
+      t.median, t.low, t.high, bytes / t.median * 1e-6, flops / t.median * 1e-9,
+      floor, t.median / floor, workspace / 1e6);
   std::fflush(stdout);
 }
 

@@ -148,11 +148,8 @@ struct GateMath {
     if (kBounded) return bound * Sigmoid(rate * x);
     const float e = Exp2(-kLog2E * fabsf(x));
     // log2(1 + e); the series keeps slow decays exact.
-    const float log1p =
-        e < 0.03f
-            ? kLog2E * e *
-                  (1.0f - e * (0.5f - e * (1.0f / 3 - e * (0.25f - e * 0.2f))))
-            : Log2(1.0f + e);
+    const float series = kLog2E * e * (1.0f - e * (0.5f - e * (1.0f / 3)));
+    const float log1p = Select(series, Log2(1.0f + e), 0.01f - e);
     return -rate * (kLog2E * fmaxf(x, 0.0f) + log1p);
   }
   // Of the decay to base e: d/dx, and d/d a_log.

@@ -241,7 +241,7 @@ template <bool kHeadGate>
 __device__ __forceinline__ void FinishChunk(const Problem& p,
                                             const FinishOutput& out,
                                             FinishSmem& smem) {
-  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+  const int tid = threadIdx.x, lane = tid & 31, warp = WarpIndex();
   const int group = lane >> 2, quad = lane & 3;
   const int head = p.first_head + blockIdx.x % p.num_heads;
   const int chunk_index = blockIdx.x / p.num_heads;
@@ -276,7 +276,7 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
     }
     smem.beta[tid] = b;
   }
-  const Columns<4> at(tid);
+  const Columns<4> at(lane, warp);
   const uint16_t* from_q = p.q + p.key_row(chunk.begin, head);
   const uint16_t* from_k = p.k + p.key_row(chunk.begin, head);
   {

@@ -24,7 +24,7 @@ struct PrepareSmem {
   float inverse[kChunk * kInversePitch];
   float border[5][kDim];      // G before sub-block b; [4] is Gn
   float fall[4][kDim];        // exp of a sub-block's decay
-  uint32_t hop[3][kDim / 2];  // pairs: decay of blocks 1, 2, 1 and 2
+  uint32_t hop[2][kDim / 2];  // pairs: decay of block 1, of block 2
   float beta[kChunk];
   float head_g[kChunk];  // GDN: G inside the sub-block
   int steep[4];          // sub-block leaves the matrix path
@@ -37,10 +37,8 @@ struct Columns {
   int col;    // first column
   int group;  // rows [group kRows, (group + 1) kRows)
   int sub;
-  __device__ explicit Columns(int tid)
-      : col((tid & 31) * 4),
-        group(tid >> 5),
-        sub((tid >> 5) / (kSub / kRows)) {}
+  __device__ Columns(int lane, int warp)
+      : col(lane * 4), group(warp), sub(warp / (kSub / kRows)) {}
   __device__ int row(int i) const { return group * kRows + i; }
 };
 
@@ -231,7 +229,7 @@ __device__ __forceinline__ void LoadTf32A(uint32_t (&a)[4], const float* m,
 // next product by reading B's rows in the order 0 2 4 6 1 3 5 7. Ends with a
 // sync.
 __device__ __forceinline__ void InvertUnitLower(float* m) {
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int lane = threadIdx.x & 31, warp = WarpIndex();
   const int group = lane >> 2, quad = lane & 3;
   if (warp < 4) {
     // Column `lane` of the inverse of a 16x16 block, row after row.
@@ -354,7 +352,7 @@ __device__ __forceinline__ void InvertUnitLower(float* m) {
 template <bool kHeadGate, bool kKeepInverse>
 __device__ __forceinline__ void PrepareChunk(const Problem& p,
                                              PrepareSmem& smem) {
-  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+  const int tid = threadIdx.x, lane = tid & 31, warp = WarpIndex();
   const int head = p.first_head + blockIdx.x % p.num_heads;
   const int chunk_index = blockIdx.x / p.num_heads;
   const Chunk chunk = p.chunks[chunk_index];
@@ -380,7 +378,7 @@ __device__ __forceinline__ void PrepareChunk(const Problem& p,
     smem.beta[tid] = b;
   }
 
-  const Columns<8> at(tid);
+  const Columns<8> at(lane, warp);
   uint2 q[8], k[8];
   {
     const uint16_t* from_q = p.q + p.key_row(chunk.begin, head);
@@ -421,7 +419,6 @@ __device__ __forceinline__ void PrepareChunk(const Problem& p,
           const int pair = (at.col + c) / 2;
           smem.hop[0][pair] = Pack(f1[c], f1[c + 1]);
           smem.hop[1][pair] = Pack(f2[c], f2[c + 1]);
-          smem.hop[2][pair] = Pack(f1[c] * f2[c], f1[c + 1] * f2[c + 1]);
         }
       }
     }
@@ -463,54 +460,67 @@ __device__ __forceinline__ void PrepareChunk(const Problem& p,
     const bool keys = warp >= 4;
     const int b = keys ? 7 - warp : warp;
     const uint16_t* rows = keys ? smem.kp : smem.qp;
-    float acc[4][2][4] = {};
     const Steps row_at(b * kSub + RowsFirstRow(lane), RowsFirstCol(lane));
     const Steps col_at(ColsFirstRow(lane), ColsFirstCol(lane));
+    uint32_t a[8][4];
 #pragma unroll
-    for (int step = 0; step < kDim / 16; ++step) {
-      uint32_t a[4];
-      LoadMatrix4(a, rows + row_at(step));
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        if (c > b) continue;
-        uint32_t n[4];
-        LoadMatrix4(
-            n, (c == b ? smem.kd : smem.kn) + col_at(step) + c * kSub * 64);
-        uint32_t shifted[4] = {a[0], a[1], a[2], a[3]};
-        if (c + 2 <= b) {
-          const uint32_t* hop = smem.hop[b - c == 3 ? 2 : c] + step * 8;
-          const uint32_t low = hop[lane & 3], high = hop[4 + (lane & 3)];
-          shifted[0] = MulPair(a[0], low);
-          shifted[1] = MulPair(a[1], low);
-          shifted[2] = MulPair(a[2], high);
-          shifted[3] = MulPair(a[3], high);
-        }
-        MmaBf16(acc[c][0], shifted, n[0], n[1]);
-        MmaBf16(acc[c][1], shifted, n[2], n[3]);
-      }
-    }
+    for (int step = 0; step < 8; ++step)
+      LoadMatrix4(a[step], rows + row_at(step));
     uint16_t* aqk = p.aqk + tile * kSquare;
+    const int i0 = b * kSub + (lane >> 2);
+    const float factor[2] = {keys ? smem.beta[i0] : kScale,
+                             keys ? smem.beta[i0 + 8] : kScale};
+#pragma unroll 1
+    for (int c = b; c >= 0; --c) {
+      const uint16_t* columns = (c == b ? smem.kd : smem.kn) + c * kSub * 64;
+      float acc[2][2][4] = {};  // even and odd steps
 #pragma unroll
-    for (int c = 0; c < 4; ++c) {
+      for (int step = 0; step < 8; ++step) {
+        uint32_t n[4];
+        LoadMatrix4(n, columns + col_at(step));
+        MmaBf16(acc[step & 1][0], a[step], n[0], n[1]);
+        MmaBf16(acc[step & 1][1], a[step], n[2], n[3]);
+      }
+      if (c < b && c > 0) {
+        // The next block lies one sub-block further from these rows.
+        const uint32_t* hop = smem.hop[c - 1] + (lane & 3);
+#pragma unroll
+        for (int step = 0; step < 8; ++step) {
+          const uint32_t near = hop[step * 8], far = hop[step * 8 + 4];
+          a[step][0] = MulPair(a[step][0], near);
+          a[step][1] = MulPair(a[step][1], near);
+          a[step][2] = MulPair(a[step][2], far);
+          a[step][3] = MulPair(a[step][3], far);
+        }
+      }
       if (c == b && smem.steep[b]) continue;
-      if (c > b && keys) continue;  // but zeros for the scan
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const int i = b * kSub + (lane >> 2) + 8 * half;
+          const int i = i0 + 8 * half;
           const int j = c * kSub + 8 * n + 2 * (lane & 3);
-          const float x0 = acc[c][n][2 * half], x1 = acc[c][n][2 * half + 1];
+          const float x0 =
+              (acc[0][n][2 * half] + acc[1][n][2 * half]) * factor[half];
+          const float x1 = (acc[0][n][2 * half + 1] + acc[1][n][2 * half + 1]) *
+                           factor[half];
           if (keys) {
-            const float beta = smem.beta[i];
             *reinterpret_cast<float2*>(&smem.inverse[i * kInversePitch + j]) =
-                make_float2(j < i ? x0 * beta : 0.0f,
-                            j + 1 < i ? x1 * beta : 0.0f);
+                make_float2(j < i ? x0 : 0.0f, j + 1 < i ? x1 : 0.0f);
           } else {
-            *reinterpret_cast<uint32_t*>(aqk + Square(i, j)) = Pack(
-                j <= i ? x0 * kScale : 0.0f, j + 1 <= i ? x1 * kScale : 0.0f);
+            *reinterpret_cast<uint32_t*>(aqk + Square(i, j)) =
+                Pack(j <= i ? x0 : 0.0f, j + 1 <= i ? x1 : 0.0f);
           }
         }
+      }
+    }
+    // Zeros above the diagonal blocks, for the scan.
+    if (!keys) {
+      for (int piece = lane; piece < kSub * 2 * (3 - b); piece += 32) {
+        const int i = b * kSub + (piece & 15);
+        *reinterpret_cast<uint4*>(
+            aqk + Square(i, (b + 1) * kSub + (piece >> 4) * 8)) =
+            make_uint4(0, 0, 0, 0);
       }
     }
   }

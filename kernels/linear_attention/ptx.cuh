@@ -54,6 +54,18 @@ __device__ __forceinline__ float Reciprocal(float x) {
   return r;
 }
 
+// c >= 0 ? a : b, never as a branch.
+__device__ __forceinline__ float Select(float a, float b, float c) {
+  float r;
+  asm("slct.f32.f32 %0, %1, %2, %3;" : "=f"(r) : "f"(a), "f"(b), "f"(c));
+  return r;
+}
+// Of this thread's warp, in a way that the compiler sees to be the same for all
+// of its threads.
+__device__ __forceinline__ int WarpIndex() {
+  return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x >> 5), 0);
+}
+
 // --- matrices: 8x8 tiles of b16 between shared memory and registers ---
 
 __device__ __forceinline__ void LoadMatrix4(uint32_t (&r)[4], const void* row) {

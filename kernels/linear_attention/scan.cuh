@@ -110,20 +110,18 @@ __device__ __forceinline__ void LoadChunks(const Problem& p, ScanSmem& smem,
   }
 }
 
-// 16 value columns of `rows`, transposed from accumulators [16, 64], into
+// 16 value columns, transposed from accumulators [16,64] rounded, into
 // `staging` [64,16], then out by 32-byte rows: address(row) + 16-byte half.
 template <typename Put>
-__device__ __forceinline__ void WriteColumns(const float (&acc)[8][4],
+__device__ __forceinline__ void WriteColumns(const uint32_t (&columns)[4][4],
                                              uint16_t* staging, Put&& put) {
   const int lane = threadIdx.x & 31;
 #pragma unroll
   for (int t = 0; t < 4; ++t) {
-    uint32_t a[4];
-    ToOperand(a, acc[2 * t], acc[2 * t + 1]);
     // Tiles (v, row): (0,0) (8,0) (0,8) (8,8); stored transposed.
     const int row = 16 * t + ColsFirstRow(lane);
     const int half = (ColsFirstCol(lane) >> 3) ^ ((row >> 2) & 1);
-    StoreMatrix4Trans(staging + row * 16 + half * 8, a);
+    StoreMatrix4Trans(staging + row * 16 + half * 8, columns[t]);
   }
   __syncwarp();
 #pragma unroll
@@ -167,7 +165,7 @@ template <Scan kScan>
 __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
                                         ScanSmem& smem, int block) {
   constexpr int kBlocks = kDim / kScanColumns;
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int lane = threadIdx.x & 31, warp = WarpIndex();
   const int group = lane >> 2, quad = lane & 3;
   const int column = (block % kBlocks) * kScanColumns;
   const int head = p.first_head + block / kBlocks % p.num_heads;
@@ -203,13 +201,13 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
     }
   }
 
-  float o[8][4];  // kOutput: of the chunk before until it is written
+  uint32_t done[4][4] = {};  // kOutput: o of the chunk before, until written
   auto write_o = [&](int n) {
     const int chunk_begin = begin + n * kChunk;
     const int length = min(kChunk, end - chunk_begin);
     uint16_t* to = out.o + p.row(chunk_begin, head) + value;
     const int64_t pitch = static_cast<int64_t>(p.heads) * kDim;
-    WriteColumns(o, smem.out[warp], [&](int row, int half, uint4 piece) {
+    WriteColumns(done, smem.out[warp], [&](int row, int half, uint4 piece) {
       if (row < length)
         *reinterpret_cast<uint4*>(to + row * pitch + half * 8) = piece;
     });
@@ -230,7 +228,17 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
     for (int t = 0; t < 8; ++t) ToOperand(a[t], s[2 * t], s[2 * t + 1]);
     BarrierWait(&smem.full[slot], (n / kStages) & 1);
 
-    float x[8][4];
+#pragma unroll
+    for (int t = 0; t < 16; ++t) {
+      const float2 f =
+          *reinterpret_cast<const float2*>(&smem.decay[slot][8 * t + 2 * quad]);
+      s[t][0] *= f.x;
+      s[t][1] *= f.y;
+      s[t][2] *= f.x;
+      s[t][3] *= f.y;
+    }
+    Pin(s);
+    float x[8][4], o[8][4];
     uint32_t d_o[4][4];  // kReverse: dO^T as A operands
     if constexpr (kScan == Scan::kReverse) {
       const int length =
@@ -263,23 +271,6 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
       for (int k = 1; k < 4; ++k)
         GroupMma<true>(x, d_o[k], RowsOfK(stage.aqk + k * 16 * 64, 0));
     } else {
-#pragma unroll
-      for (int t = 0; t < 4; ++t) {
-        // Tiles of u [row, v], transposed: (v 0, row 0) (8, 0) (0, 8) (8, 8).
-        uint32_t u[4];
-        LoadMatrix4Trans(u,
-                         &stage.values[Square(16 * t + ColsFirstRow(lane),
-                                              warp * 16 + ColsFirstCol(lane))]);
-        x[2 * t][0] = Low(u[0]);
-        x[2 * t][1] = High(u[0]);
-        x[2 * t][2] = Low(u[1]);
-        x[2 * t][3] = High(u[1]);
-        x[2 * t + 1][0] = Low(u[2]);
-        x[2 * t + 1][1] = High(u[2]);
-        x[2 * t + 1][2] = Low(u[3]);
-        x[2 * t + 1][3] = High(u[3]);
-      }
-      Pin(x);
       GroupFence();
     }
     const uint16_t* in = kScan == Scan::kReverse ? stage.kg : stage.w;
@@ -291,35 +282,25 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
       return RowsOfK(tile + k * 16 * 64, kChunk * 128);
     };
 #pragma unroll
-    for (int k = 0; k < 8; ++k) GroupMma<false>(x, a[k], half_step(in, k));
+    for (int k = 0; k < 8; ++k) {
+      if (k == 0 && kScan != Scan::kReverse) {
+        GroupMma<false, false>(x, a[k], half_step(in, k));
+      } else {
+        GroupMma<false>(x, a[k], half_step(in, k));
+      }
+    }
     GroupCommit();
 
     // While that runs: the output of the chunk before, the state's decay, and
     // all products that do not wait for X.
     if constexpr (kScan == Scan::kOutput) {
-      if (n > 0) {
-        GroupWait<1>();
-        Pin(o);
-        release((n - 1) % kStages);
-        write_o(n - 1);
-      }
-      GroupFence();
       GroupMma<false, false>(o, a[0], half_step(stage.qg, 0));
 #pragma unroll
       for (int k = 1; k < 8; ++k)
         GroupMma<false>(o, a[k], half_step(stage.qg, k));
       GroupCommit();
+      if (n > 0) write_o(n - 1);
     }
-#pragma unroll
-    for (int t = 0; t < 16; ++t) {
-      const float2 f =
-          *reinterpret_cast<const float2*>(&smem.decay[slot][8 * t + 2 * quad]);
-      s[t][0] *= f.x;
-      s[t][1] *= f.y;
-      s[t][2] *= f.x;
-      s[t][3] *= f.y;
-    }
-    Pin(s);
     if constexpr (kScan == Scan::kReverse) {
       GroupFence();
 #pragma unroll
@@ -332,6 +313,21 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
     }
     GroupWait<kScan == Scan::kStates ? 0 : 1>();
     Pin(x);
+    if constexpr (kScan != Scan::kReverse) {
+#pragma unroll
+      for (int t = 0; t < 4; ++t) {
+        // Tiles of u [row, v], transposed: (v 0, row 0) (8, 0) (0, 8) (8, 8).
+        uint32_t u[4];
+        LoadMatrix4Trans(u,
+                         &stage.values[Square(16 * t + ColsFirstRow(lane),
+                                              warp * 16 + ColsFirstCol(lane))]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          x[2 * t + (i >> 1)][2 * (i & 1)] += Low(u[i]);
+          x[2 * t + (i >> 1)][2 * (i & 1) + 1] += High(u[i]);
+        }
+      }
+    }
     uint32_t xa[4][4];
 #pragma unroll
     for (int t = 0; t < 4; ++t) ToOperand(xa[t], x[2 * t], x[2 * t + 1]);
@@ -346,11 +342,15 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
       for (int k = 0; k < 4; ++k)
         GroupMma<false>(o, xa[k], RowsOfN(stage.aqk + k * 16));
       GroupCommit();
-      GroupWait<1>();
+      GroupWait<0>();
       Pin(s);
+      Pin(o);
+      release(slot);
+#pragma unroll
+      for (int t = 0; t < 4; ++t) ToOperand(done[t], o[2 * t], o[2 * t + 1]);
     } else {
       uint16_t* to = (kScan == Scan::kReverse ? p.dx : p.u) + tile * kTile;
-      WriteColumns(x, smem.out[warp], [&](int row, int half, uint4 piece) {
+      WriteColumns(xa, smem.out[warp], [&](int row, int half, uint4 piece) {
         *reinterpret_cast<uint4*>(to + Wide(row, value + half * 8)) = piece;
       });
       GroupWait<0>();
@@ -360,8 +360,6 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
   }
   if constexpr (kScan == Scan::kOutput) {
     if (count > 0) {
-      GroupWait<0>();
-      Pin(o);
       write_o(count - 1);
     }
   }
