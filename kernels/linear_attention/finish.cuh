@@ -73,6 +73,7 @@ struct FinishSmem {
   float row_part[4][kChunk];  // sums over a part of the columns
   float beta[kChunk];
   int steep[4];
+  uint64_t loaded;
 };
 
 struct FinishOutput {
@@ -249,23 +250,28 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
   if (chunk.length == 0) return;
   const int64_t tile = p.tile(chunk_index, head);
 
-  for (int i = tid; i < kState / 8; i += kFinishThreads) {
-    CopyAsync16(smem.in.s + i * 8, p.s + tile * kState + i * 8, true);
-    CopyAsync16(smem.in.ds + i * 8, p.ds + tile * kState + i * 8, true);
+  if (tid == 0) {
+    BarrierInit(&smem.loaded, 1);
+    BarrierInitFence();
+    constexpr uint32_t kBytes = 2 * (2 * kState + 2 * kTile + kSquare);
+    BarrierArriveExpect(&smem.loaded, kBytes);
+    BulkCopy(smem.in.s, p.s + tile * kState, kState * 2, &smem.loaded);
+    BulkCopy(smem.in.ds, p.ds + tile * kState, kState * 2, &smem.loaded);
+    BulkCopy(smem.in.x, p.u + tile * kTile, kTile * 2, &smem.loaded);
+    BulkCopy(smem.in.dx, p.dx + tile * kTile, kTile * 2, &smem.loaded);
+    BulkCopy(smem.inverse, p.inverse + tile * kSquare, kSquare * 2,
+             &smem.loaded);
   }
   const uint16_t* from_do = p.d_o + p.row(chunk.begin, head);
   const uint16_t* from_v = p.v + p.row(chunk.begin, head);
-  for (int i = tid; i < kTile / 8; i += kFinishThreads) {
-    CopyAsync16(smem.in.x + i * 8, p.u + tile * kTile + i * 8, true);
-    CopyAsync16(smem.in.dx + i * 8, p.dx + tile * kTile + i * 8, true);
-    const int row = i >> 4, col = (i & 15) * 8;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = i * 32 + (tid >> 4), col = (tid & 15) * 8;
     const bool valid = row < chunk.length;
     const int from = (valid ? row : 0) * p.pitch() + col;
     CopyAsync16(smem.in.d_o + Wide(row, col), from_do + from, valid);
     CopyAsync16(smem.in.v + Wide(row, col), from_v + from, valid);
   }
-  CopyAsync16(smem.inverse + tid * 8, p.inverse + tile * kSquare + tid * 8,
-              true);
   CopyAsyncCommit();
   if (tid < kChunk) {
     float b = 0;
@@ -298,6 +304,7 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
     }
   }
   CopyAsyncWait<0>();
+  BarrierWait(&smem.loaded, 0);
   __syncthreads();
 
   // Products with the states.
@@ -607,28 +614,54 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
     for (int n = 0; n < 4; ++n) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
+        const float2 gs = g_pair(n, half);
+        const float since0 = Exp2(gs.x), since1 = Exp2(gs.y);
+        aq[n][2 * half] *= since0;
+        aq[n][2 * half + 1] *= since1;
+        ak[n][2 * half] *= since0;
+        ak[n][2 * half + 1] *= since1;
+      }
+    }
+    if (steep) {
+#pragma unroll 1
+      for (int j = row0; j < min(row0 + kSub, chunk.length); ++j) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int at = my_row[half] * kScorePitch + j;
+          const bool above = j < my_row[half];
+          const float to_q = above ? smem.d_aqk[at] : 0.0f;
+          const float to_k = above ? smem.d_akk[at] : 0.0f;
+#pragma unroll
+          for (int n = 0; n < 4; ++n) {
+            const int col = col0 + 8 * n + 2 * quad;
+            const uint32_t k = *reinterpret_cast<const uint32_t*>(
+                from_k + j * p.key_pitch() + col);
+            const float2 gi = g_pair(n, half);
+            const float2 gj =
+                *reinterpret_cast<const float2*>(&smem.g[Deep(j, col)]);
+            const float f0 = above ? Exp2(gi.x - gj.x) * Low(k) : 0.0f;
+            const float f1 = above ? Exp2(gi.y - gj.y) * High(k) : 0.0f;
+            aq[n][2 * half] += to_q * f0;
+            aq[n][2 * half + 1] += to_q * f1;
+            ak[n][2 * half] += to_k * f0;
+            ak[n][2 * half + 1] += to_k * f1;
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
         const uint32_t qs = key_pair(from_q, n, half);
         const uint32_t ks = key_pair(from_k, n, half);
-        const float2 gs = g_pair(n, half);
-        const int row = my_row[half];
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int i = 2 * half + e;
-          const float g = e == 0 ? gs.x : gs.y;
-          const float since = Exp2(g);
-          float to_q = aq[n][i] * since, to_k = ak[n][i] * since;
-          if (steep) {
-            const int col = col0 + 8 * n + 2 * quad + e;
-            for (int j = row0; j < row && j < chunk.length; ++j) {
-              const float f = Exp2(g - smem.g[Deep(j, col)]) *
-                              Low(from_k[j * p.key_pitch() + col]);
-              to_q += smem.d_aqk[row * kScorePitch + j] * f;
-              to_k += smem.d_akk[row * kScorePitch + j] * f;
-            }
-          }
+          const float to_k = ak[n][i];
           const float q = e == 0 ? Low(qs) : High(qs);
           const float k = e == 0 ? Low(ks) : High(ks);
-          dq[n][i] += to_q;
+          dq[n][i] += aq[n][i];
           row_sum[half] += to_k * k;
           dg[n][i] += q * dq[n][i] + k * beta[half] * to_k;
           dq[n][i] += diagonal[half] * k;
@@ -687,32 +720,59 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
     add(inside, row0);
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
+      const int col = col0 + 8 * n + 2 * quad;
+      const float2 here =
+          *reinterpret_cast<const float2*>(&smem.border[block][col]);
+      const float2 next =
+          *reinterpret_cast<const float2*>(&smem.border[block + 1][col]);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 gs = g_pair(n, half);
+        below[n][2 * half] *= Exp2(next.x - here.x - gs.x);
+        below[n][2 * half + 1] *= Exp2(next.y - here.y - gs.y);
+        if (!steep) {
+          below[n][2 * half] += inside[n][2 * half] * Exp2(-gs.x);
+          below[n][2 * half + 1] += inside[n][2 * half + 1] * Exp2(-gs.y);
+        }
+      }
+    }
+    if (steep) {
+#pragma unroll 1
+      for (int j = row0; j < min(row0 + kSub, chunk.length); ++j) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int at = j * kScorePitch + my_row[half];
+          const bool under = j > my_row[half];
+          const float of_q = under ? smem.d_aqk[at] : 0.0f;
+          const float of_k = under ? smem.d_akk[at] * smem.beta[j] : 0.0f;
+#pragma unroll
+          for (int n = 0; n < 4; ++n) {
+            const int col = col0 + 8 * n + 2 * quad;
+            const int from = j * p.key_pitch() + col;
+            const uint32_t q =
+                *reinterpret_cast<const uint32_t*>(from_q + from);
+            const uint32_t k =
+                *reinterpret_cast<const uint32_t*>(from_k + from);
+            const float2 gi = g_pair(n, half);
+            const float2 gj =
+                *reinterpret_cast<const float2*>(&smem.g[Deep(j, col)]);
+            const float f0 = under ? Exp2(gj.x - gi.x) : 0.0f;
+            const float f1 = under ? Exp2(gj.y - gi.y) : 0.0f;
+            below[n][2 * half] += f0 * (of_q * Low(q) + of_k * Low(k));
+            below[n][2 * half + 1] += f1 * (of_q * High(q) + of_k * High(k));
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const uint32_t ks = key_pair(from_k, n, half);
-        const float2 gs = g_pair(n, half);
-        const int row = my_row[half];
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int i = 2 * half + e;
-          const int col = col0 + 8 * n + 2 * quad + e;
-          const float g = e == 0 ? gs.x : gs.y;
-          float to_k = below[n][i] * Exp2(smem.border[block + 1][col] -
-                                          smem.border[block][col] - g);
-          if (!steep) {
-            to_k += inside[n][i] * Exp2(-g);
-          } else {
-            for (int j = row + 1; j < row0 + kSub && j < chunk.length; ++j) {
-              const int from = j * p.key_pitch() + col;
-              to_k += Exp2(smem.g[Deep(j, col)] - g) *
-                      (smem.d_aqk[j * kScorePitch + row] * Low(from_q[from]) +
-                       smem.d_akk[j * kScorePitch + row] * smem.beta[j] *
-                           Low(from_k[from]));
-            }
-          }
-          dk[n][i] += to_k;
-          dg[n][i] -= (e == 0 ? Low(ks) : High(ks)) * to_k;
-        }
+        dk[n][2 * half] += below[n][2 * half];
+        dk[n][2 * half + 1] += below[n][2 * half + 1];
+        dg[n][2 * half] -= Low(ks) * below[n][2 * half];
+        dg[n][2 * half + 1] -= High(ks) * below[n][2 * half + 1];
       }
     }
   }

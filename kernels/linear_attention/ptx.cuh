@@ -252,6 +252,12 @@ __device__ __forceinline__ void BarrierWait(uint64_t* barrier, int parity) {
       "r"(parity)
       : "memory");
 }
+// Arrives once for this thread when all its CopyAsync16 so far have landed.
+__device__ __forceinline__ void BarrierArriveAfterCopies(uint64_t* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(
+                   SmemAddress(barrier))
+               : "memory");
+}
 // Whole multiples of 16 bytes, counted on `barrier`.
 __device__ __forceinline__ void BulkCopy(void* smem, const void* global,
                                          uint32_t bytes, uint64_t* barrier) {

@@ -23,14 +23,12 @@ constexpr int kStages = 3;
 constexpr int kScanWarps = 4;
 constexpr int kScanThreads = 32 * kScanWarps + 32;
 constexpr int kScanColumns = 64;
-constexpr int kValuePitch = 72;  // of dO by rows
-
 struct ScanStage {  // a multiple of 1024 bytes
   uint16_t w[kTile];
   uint16_t qg[kTile];
   uint16_t kg[kTile];
   uint16_t aqk[kSquare];
-  uint16_t values[kChunk * kValuePitch];  // half a wide tile of u; or dO
+  uint16_t values[kSquare];  // 64 columns of u or dO, as half a wide tile
 };
 
 struct ScanSmem {
@@ -67,7 +65,7 @@ __device__ __forceinline__ void ToOperand(uint32_t (&a)[4],
 template <Scan kScan>
 __device__ __forceinline__ void LoadChunks(const Problem& p, ScanSmem& smem,
                                            int head, int column, int first,
-                                           int count) {
+                                           int count, int begin, int end) {
   const int lane = threadIdx.x & 31;
   for (int n = 0; n < count; ++n) {
     const int chunk_index =
@@ -81,21 +79,23 @@ __device__ __forceinline__ void LoadChunks(const Problem& p, ScanSmem& smem,
     constexpr uint32_t kBytes =
         2 * (2 * kTile + (kScores ? kTile + kSquare : 0)) + 4 * kDim;
     if constexpr (kScan == Scan::kReverse) {
-      const Chunk chunk = p.chunks[chunk_index];
-      if (lane == 0) {
-        BarrierArriveExpect(full, kBytes + chunk.length * kScanColumns * 2);
+      if (lane == 0) BarrierArriveExpect(full, kBytes);
+      const int chunk_begin = begin + (chunk_index - first) * kChunk;
+      const int length = min(kChunk, end - chunk_begin);
+      const uint16_t* from = p.d_o + p.row(chunk_begin, head) + column;
+#pragma unroll 4
+      for (int i = 0; i < 16; ++i) {
+        const int row = i * 4 + (lane >> 3), col = (lane & 7) * 8;
+        const bool valid = row < length;
+        CopyAsync16(&stage.values[Square(row, col)],
+                    from + (valid ? row : 0) * p.pitch() + col, valid);
       }
-      __syncwarp();
-      for (int row = lane; row < chunk.length; row += 32) {
-        BulkCopy(&stage.values[row * kValuePitch],
-                 p.d_o + p.row(chunk.begin + row, head) + column,
-                 kScanColumns * 2, full);
-      }
+      BarrierArriveAfterCopies(full);
     } else {
       if (lane == 0) {
-        BarrierArriveExpect(full, kBytes + kChunk * kScanColumns * 2);
+        BarrierArriveExpect(full, kBytes + kSquare * 2);
         BulkCopy(stage.values, p.u + tile * kTile + column * kChunk,
-                 kChunk * kScanColumns * 2, full);
+                 kSquare * 2, full);
       }
     }
     if (lane == 0) {
@@ -176,14 +176,14 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
   const int value = column + warp * 16;
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      BarrierInit(&smem.full[i], 1);
+      BarrierInit(&smem.full[i], kScan == Scan::kReverse ? 33 : 1);
       BarrierInit(&smem.empty[i], kScanWarps);
     }
     BarrierInitFence();
   }
   __syncthreads();
   if (warp == kScanWarps) {
-    LoadChunks<kScan>(p, smem, head, column, first, count);
+    LoadChunks<kScan>(p, smem, head, column, first, count, begin, end);
     return;
   }
 
@@ -241,29 +241,11 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
     float x[8][4], o[8][4];
     uint32_t d_o[4][4];  // kReverse: dO^T as A operands
     if constexpr (kScan == Scan::kReverse) {
-      const int length =
-          min(kChunk, end - begin - (chunk_index - first) * kChunk);
 #pragma unroll
       for (int t = 0; t < 4; ++t) {
-        const int row = 16 * t + ColsFirstRow(lane);
-        LoadMatrix4Trans(
-            d_o[t],
-            &stage.values[row * kValuePitch + warp * 16 + ColsFirstCol(lane)]);
-      }
-      if (length < kChunk) {
-        // Rows behind the chunk's end hold anything.
-#pragma unroll
-        for (int t = 0; t < 4; ++t) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const int at = 16 * t + 8 * (i >> 1) + 2 * quad;
-            if (at >= length) {
-              d_o[t][i] = 0;
-            } else if (at + 1 >= length) {
-              d_o[t][i] &= 0xffffu;
-            }
-          }
-        }
+        LoadMatrix4Trans(d_o[t],
+                         &stage.values[Square(16 * t + ColsFirstRow(lane),
+                                              warp * 16 + ColsFirstCol(lane))]);
       }
       GroupFence();
       GroupMma<true, false>(x, d_o[0], RowsOfK(stage.aqk, 0));
