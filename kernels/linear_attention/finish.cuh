@@ -206,17 +206,10 @@ __device__ __forceinline__ void LoadScoresTrans(uint32_t (&a)[4],
   a[3] = __float_as_uint(at[4 * kScorePitch + 8]);
   if (diagonal) DropDiagonal(a, row, col, lane);
 }
-// Offsets of column col + 8 n in the rows a lane reads as B operand.
-struct DeepColumns {
-  __device__ DeepColumns(int col, int lane) {
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      at[n] =
-          (lane & 3) * kDim + ((col + 8 * n + (lane >> 2)) ^ ((lane & 3) << 3));
-    }
-  }
-  int at[4];
-};
+// Offset of a column in the rows that a lane reads as B operand.
+__device__ __forceinline__ int DeepColumn(int col, int lane) {
+  return (lane & 3) * kDim + ((col + (lane >> 2)) ^ ((lane & 3) << 3));
+}
 // B operand [8,8] of a deep tile; row a multiple of 8.
 __device__ __forceinline__ void LoadDeep(uint32_t (&b)[2], const float* m,
                                          int row, int offset) {
@@ -383,12 +376,13 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
   // behind the end are read elsewhere and taken as zeros.
   const int my_row[2] = {row0 + group, row0 + group + 8};
   const bool live[2] = {my_row[0] < chunk.length, my_row[1] < chunk.length};
-  const int key_at[2] = {
-      min(my_row[0], chunk.length - 1) * p.key_pitch() + col0 + 2 * quad,
-      min(my_row[1], chunk.length - 1) * p.key_pitch() + col0 + 2 * quad};
+  auto key_at = [&](int half) {
+    return min(my_row[half], chunk.length - 1) * p.key_pitch() + col0 +
+           2 * quad;
+  };
   auto key_pair = [&](const uint16_t* from, int n, int half) -> uint32_t {
     const uint32_t pair =
-        *reinterpret_cast<const uint32_t*>(from + key_at[half] + 8 * n);
+        *reinterpret_cast<const uint32_t*>(from + key_at(half) + 8 * n);
     return live[half] ? pair : 0;
   };
   auto g_pair = [&](int n, int half) {
@@ -584,9 +578,16 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
   }
   __syncthreads();
 
+  if constexpr (!kHeadGate) {
+    // z again, for the slope of the gate at the end.
+    if (tid < 2 * chunk.length) {
+      PrefetchL1(p.z + p.row(chunk.begin, head) + (tid >> 1) * p.pitch() +
+                 (tid & 1) * 64);
+    }
+  }
   // Inside the chunk: what rows above give to q and k.
   const bool steep = smem.steep[block] != 0;
-  const DeepColumns deep_at(col0, lane);
+
   const float diagonal[2] = {smem.d_aqk[my_row[0] * (kScorePitch + 1)],
                              smem.d_aqk[my_row[1] * (kScorePitch + 1)]};
   {
@@ -604,7 +605,7 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
         LoadScores(a2, smem.d_akk, row0, 16 * c + 8 * k, false, lane);
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
-          LoadDeep(b, keys, 16 * c + 8 * k, deep_at.at[n]);
+          LoadDeep(b, keys, 16 * c + 8 * k, DeepColumn(col0 + 8 * n, lane));
           MmaTf32(aq[n], a, b[0], b[1]);
           MmaTf32(ak[n], a2, b[0], b[1]);
         }
@@ -688,7 +689,7 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
                                      8 * n) =
               make_float2(d[n][2 * half], d[n][2 * half + 1]);
         } else {
-          *reinterpret_cast<uint32_t*>(to + key_at[half] + 8 * n) =
+          *reinterpret_cast<uint32_t*>(to + key_at(half) + 8 * n) =
               Pack(d[n][2 * half], d[n][2 * half + 1]);
         }
       }
@@ -706,8 +707,10 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
         LoadScoresTrans(a2, smem.d_akk, row0, row + 8 * k, false, lane);
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
-          LoadDeep(b, smem.deep.qp, row + 8 * k, deep_at.at[n]);
-          LoadDeep(b2, smem.deep.kp, row + 8 * k, deep_at.at[n]);
+          LoadDeep(b, smem.deep.qp, row + 8 * k,
+                   DeepColumn(col0 + 8 * n, lane));
+          LoadDeep(b2, smem.deep.kp, row + 8 * k,
+                   DeepColumn(col0 + 8 * n, lane));
           MmaTf32(to[n], a, b[0], b[1]);
           MmaTf32(to[n], a2, b2[0], b2[1]);
         }

@@ -226,6 +226,9 @@ __device__ __forceinline__ void BarrierInit(uint64_t* barrier, int arrivals) {
                "r"(arrivals)
                : "memory");
 }
+__device__ __forceinline__ void PrefetchL1(const void* global) {
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(global));
+}
 // Makes initialised barriers visible to the copy engine.
 __device__ __forceinline__ void BarrierInitFence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

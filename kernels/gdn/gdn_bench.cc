@@ -1,0 +1,116 @@
+// Times Gated DeltaNet on the device and prints one JSON line a case.
+//
+//   gdn_bench [--quick]     only T = 8192, 32 value heads; key heads are half
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/logging.h"
+#include "kernels/common/exec.h"
+#include "kernels/gdn/gdn.h"
+#include "kernels/linear_attention/bench.h"
+#include "kernels/linear_attention/device_tensor.h"
+
+namespace cadre {
+namespace {
+
+using linear_attention::FillNormal;
+using linear_attention::Measure;
+using linear_attention::Report;
+using testing::DeviceTensor;
+using testing::TestTensor;
+
+void CheckOk(const absl::Status& status) {
+  CADRE_CHECK(status.ok()) << std::string(status.message());
+}
+
+void Bench(int64_t tokens, int64_t heads, const std::string& gates,
+           bool packed) {
+  constexpr int64_t kDim = 128;
+  const std::vector<int32_t> cu = linear_attention::Borders(tokens, packed);
+  const int64_t docs = static_cast<int64_t>(cu.size()) - 1;
+  const int64_t key_heads = heads / 2;
+  const std::vector<int64_t> wide = {tokens, heads, kDim};
+  const std::vector<int64_t> keys = {tokens, key_heads, kDim};
+  const std::vector<int64_t> scalars = {tokens, heads};
+  std::vector<DeviceTensor> x;  // q k dq dk, then v d_o o dv
+  for (int i = 0; i < 8; ++i) {
+    x.emplace_back(DType::kBF16, i < 4 ? keys : wide);
+    if (i < 2 || i == 4 || i == 5) FillNormal(x[i], true, 0, 1, i < 2, i + 1);
+  }
+  std::vector<DeviceTensor> y;  // a beta da dbeta
+  for (int i = 0; i < 4; ++i) y.emplace_back(DType::kF32, scalars);
+  FillNormal(y[0], false, gates == "slow" ? -3 : 3, 1, false, 8);
+  FillNormal(y[1], false, 0, 1, false, 9);
+  DeviceTensor a_log(DType::kF32, {heads}), bias(DType::kF32, {heads});
+  a_log.Zero();
+  bias.Zero();
+  TestTensor host_cu = TestTensor::Table(cu);
+  const DeviceTensor table = DeviceTensor::Of(DType::kI32, {docs + 1}, host_cu);
+  const int64_t forward =
+      GdnForwardWorkspaceBytes(tokens, heads, key_heads, docs);
+  const int64_t backward =
+      GdnBackwardWorkspaceBytes(tokens, heads, key_heads, docs);
+  const DeviceTensor workspace(DType::kU8, {std::max(forward, backward)});
+
+  const Exec exec{.backend = Backend::kCuda};
+  const GdnInputs in = {.q = x[0].view(),
+                        .k = x[1].view(),
+                        .v = x[4].view(),
+                        .a = y[0].view(),
+                        .beta = y[1].view(),
+                        .a_log = a_log.view(),
+                        .dt_bias = bias.view(),
+                        .cu_seqlens = table.view()};
+  const auto run_forward = [&] {
+    CheckOk(GdnForward(
+        exec, {.in = in, .o = x[6].view(), .workspace = workspace.view()}));
+  };
+  const auto run_backward = [&] {
+    CheckOk(GdnBackward(exec, {.in = in,
+                               .d_o = x[5].view(),
+                               .dq = x[2].view(),
+                               .dk = x[3].view(),
+                               .dv = x[7].view(),
+                               .da = y[2].view(),
+                               .dbeta = y[3].view(),
+                               .workspace = workspace.view()}));
+  };
+  const double tensor = 2.0 * tokens * heads * kDim;
+  const double scalars_bytes = 4.0 * tokens * heads;
+  const double flops = linear_attention::ForwardFlops(tokens, heads);
+  const int runs = tokens * heads > 3000000 ? 10 : 20;
+  Report("gdn", "forward", tokens, heads, gates, packed,
+         Measure(runs, run_forward), 3 * tensor + 2 * scalars_bytes, flops,
+         forward);
+  Report("gdn", "forward+backward", tokens, heads, gates, packed,
+         Measure(runs,
+                 [&] {
+                   run_forward();
+                   run_backward();
+                 }),
+         (3 + 6) * tensor + 6 * scalars_bytes, 4 * flops, backward);
+}
+
+}  // namespace
+}  // namespace cadre
+
+int main(int argc, char** argv) {
+  const std::string why = cadre::testing::WhyNoDevice();
+  if (!why.empty()) {
+    std::printf("no device to measure on: %s\n", why.c_str());
+    return 0;
+  }
+  const bool quick = argc > 1 && std::strcmp(argv[1], "--quick") == 0;
+  for (int64_t tokens : {2048, 8192, 32768, 131072}) {
+    for (int64_t heads : {16, 32, 64, 96}) {
+      if (quick && (tokens != 8192 || heads != 32)) continue;
+      for (const char* gates : {"slow", "fast"})
+        cadre::Bench(tokens, heads, gates, false);
+      cadre::Bench(tokens, heads, "slow", true);
+    }
+  }
+  return 0;
+}

@@ -1,0 +1,287 @@
+// The CUDA kernels of Gated DeltaNet against the recurrence in float64.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/common/exec.h"
+#include "kernels/common/test_tensor.h"
+#include "kernels/common/thread_pool.h"
+#include "kernels/gdn/gdn.h"
+#include "kernels/linear_attention/device_tensor.h"
+
+namespace cadre {
+namespace {
+
+using testing::DeviceTensor;
+using testing::RelativeError;
+using testing::TestTensor;
+
+constexpr int64_t kDim = 128;
+
+struct Case {
+  std::string name;
+  std::vector<int32_t> cu;
+  int64_t heads = 2;
+  int64_t padding = 0;
+  int64_t shared = 1;  // value heads that read one key head
+  // Of a, a_log, beta and v.
+  double z_mean = -3, z_dev = 1, a_log = 0, beta_mean = 0, v_dev = 1;
+  bool states = true;
+};
+
+std::vector<int32_t> One(int32_t tokens) { return {0, tokens}; }
+
+class GdnCuda : public ::testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    const std::string why = testing::WhyNoDevice();
+    if (!why.empty()) GTEST_SKIP() << why;
+  }
+};
+
+// Inputs on both sides, and outputs of the device.
+struct Problem {
+  explicit Problem(const Case& c)
+      : docs(static_cast<int64_t>(c.cu.size()) - 1),
+        tokens(c.cu.back() + c.padding),
+        heads(c.heads),
+        key_heads(c.heads / c.shared),
+        states(c.states) {
+    uint64_t seed = 1;
+    const auto random = [&seed](std::vector<int64_t> dims, double dev,
+                                double mean) {
+      return TestTensor::Random(DType::kF64, std::move(dims), ++seed, dev,
+                                mean);
+    };
+    const std::vector<int64_t> wide = {tokens, heads, kDim};
+    const std::vector<int64_t> state = {docs, heads, kDim, kDim};
+    const std::vector<int64_t> keys = {tokens, key_heads, kDim};
+    host.push_back(Unit(random(keys, 1, 0)));
+    host.push_back(Unit(random(keys, 1, 0)));
+    host.push_back(random(wide, c.v_dev, 0));
+    host.push_back(random({tokens, heads}, c.z_dev, c.z_mean));
+    host.push_back(random({tokens, heads}, 1, c.beta_mean));
+    host.push_back(random({heads}, 0.2, c.a_log));
+    host.push_back(random({heads}, 0.1, 0));
+    host.push_back(random(state, 0.1 * c.v_dev, 0));
+    host.push_back(random(wide, 1, 0));
+    host.push_back(random(state, 0.1, 0));
+    for (int i = 0; i < 10; ++i) {
+      const bool bf16 = i < 3 || i == 8;
+      const std::vector<int64_t> dims =
+          i < 2              ? keys
+          : i == 2 || i == 8 ? wide
+          : i < 5            ? std::vector<int64_t>{tokens, heads}
+          : i < 7            ? std::vector<int64_t>{heads}
+                             : state;
+      device.push_back(
+          DeviceTensor::Of(bf16 ? DType::kBF16 : DType::kF32, dims, host[i]));
+    }
+    TestTensor table = TestTensor::Table(c.cu);
+    host.push_back(table);
+    device.push_back(DeviceTensor::Of(
+        DType::kI32, {static_cast<int64_t>(c.cu.size())}, table));
+  }
+
+  // Rows to unit length.
+  static TestTensor Unit(TestTensor x) {
+    for (int64_t row = 0; row < x.size() / kDim; ++row) {
+      double sum = 0;
+      for (int64_t i = 0; i < kDim; ++i)
+        sum += x.Get(row * kDim + i) * x.Get(row * kDim + i);
+      for (int64_t i = 0; i < kDim; ++i)
+        x.Set(row * kDim + i, x.Get(row * kDim + i) / std::sqrt(sum + 1e-6));
+    }
+    return x;
+  }
+
+  template <typename T>
+  GdnInputs Inputs(std::vector<T>& from) const {
+    return {.q = from[0].view(),
+            .k = from[1].view(),
+            .v = from[2].view(),
+            .a = from[3].view(),
+            .beta = from[4].view(),
+            .a_log = from[5].view(),
+            .dt_bias = from[6].view(),
+            .cu_seqlens = from[10].view(),
+            .initial_state = states ? from[7].view() : Tensor()};
+  }
+
+  int64_t docs, tokens, heads, key_heads;
+  bool states;
+  std::vector<TestTensor> host;
+  std::vector<DeviceTensor> device;
+};
+
+const char* const kNames[] = {"o",  "final_state", "dq",     "dk",       "dv",
+                              "da", "dbeta",       "da_log", "ddt_bias", "dS0"};
+const double kBounds[] = {0.005, 0.005, 0.008, 0.008, 0.008,
+                          0.02,  0.02,  0.02,  0.02,  0.008};
+
+// Runs forward and backward, writing to out[0..9] in the order of kNames.
+template <typename T>
+absl::Status RunBoth(const Exec& exec, const Problem& problem,
+                     std::vector<T>& inputs, std::vector<T>& out,
+                     const Tensor& workspace) {
+  const GdnInputs in = problem.Inputs(inputs);
+  absl::Status status = GdnForward(
+      exec, {.in = in,
+             .o = out[0].view(),
+             .final_state = problem.states ? out[1].view() : Tensor(),
+             .workspace = workspace});
+  if (!status.ok()) return status;
+  return GdnBackward(
+      exec, {.in = in,
+             .d_o = inputs[8].view(),
+             .d_final_state = problem.states ? inputs[9].view() : Tensor(),
+             .dq = out[2].view(),
+             .dk = out[3].view(),
+             .dv = out[4].view(),
+             .da = out[5].view(),
+             .dbeta = out[6].view(),
+             .da_log = out[7].view(),
+             .ddt_bias = out[8].view(),
+             .d_initial_state = problem.states ? out[9].view() : Tensor(),
+             .workspace = workspace});
+}
+
+std::vector<DeviceTensor> DeviceOutputs(const Problem& p) {
+  const std::vector<int64_t> wide = {p.tokens, p.heads, kDim};
+  const std::vector<int64_t> state = {p.docs, p.heads, kDim, kDim};
+  std::vector<DeviceTensor> out;
+  out.emplace_back(DType::kBF16, wide);
+  out.emplace_back(DType::kF32, state);
+  const std::vector<int64_t> keys = {p.tokens, p.key_heads, kDim};
+  const std::vector<int64_t> scalars = {p.tokens, p.heads};
+  out.emplace_back(DType::kBF16, keys);
+  out.emplace_back(DType::kBF16, keys);
+  out.emplace_back(DType::kBF16, wide);
+  out.emplace_back(DType::kF32, scalars);
+  out.emplace_back(DType::kF32, scalars);
+  out.emplace_back(DType::kF32, std::vector<int64_t>{p.heads});
+  out.emplace_back(DType::kF32, std::vector<int64_t>{p.heads});
+  out.emplace_back(DType::kF32, state);
+  out[7].Zero();
+  out[8].Zero();
+  return out;
+}
+
+absl::Status RunOnDevice(Problem& p, std::vector<DeviceTensor>& out) {
+  const DeviceTensor workspace(
+      DType::kU8,
+      {std::max(
+          GdnForwardWorkspaceBytes(p.tokens, p.heads, p.key_heads, p.docs),
+          GdnBackwardWorkspaceBytes(p.tokens, p.heads, p.key_heads, p.docs))});
+  const absl::Status status = RunBoth(Exec{.backend = Backend::kCuda}, p,
+                                      p.device, out, workspace.view());
+  testing::CheckCuda(cudaDeviceSynchronize());
+  return status;
+}
+
+double Norm(const TestTensor& x) { return std::sqrt(testing::Dot(x, x)); }
+
+// Of the gate logits' gradients, which sum up to that of dt_bias and, times the
+// logits, about to that of a_log.
+double TermNorm(const TestTensor& dz, const TestTensor* z) {
+  double sum = 0;
+  for (int64_t i = 0; i < dz.size(); ++i) {
+    const double term =
+        dz.Get(i) * (z != nullptr ? std::max(1.0, std::abs(z->Get(i))) : 1.0);
+    sum += term * term;
+  }
+  return std::sqrt(sum);
+}
+
+TEST_P(GdnCuda, AgreesWithTheRecurrence) {
+  Problem p(GetParam());
+  std::vector<DeviceTensor> out = DeviceOutputs(p);
+  ASSERT_TRUE(RunOnDevice(p, out).ok());
+
+  std::vector<TestTensor> expected;
+  const std::vector<int64_t> wide = {p.tokens, p.heads, kDim};
+  const std::vector<int64_t> state = {p.docs, p.heads, kDim, kDim};
+  const std::vector<int64_t> keys = {p.tokens, p.key_heads, kDim};
+  const std::vector<int64_t> scalars = {p.tokens, p.heads};
+  const std::vector<int64_t> head = {p.heads};
+  for (const std::vector<int64_t>& dims :
+       {wide, state, keys, keys, wide, scalars, scalars, head, head, state})
+    expected.push_back(TestTensor::Zeros(DType::kF64, dims));
+  ThreadPool pool(8);
+  const absl::Status status =
+      RunBoth(Exec{.pool = &pool}, p, p.host, expected, {});
+  ASSERT_TRUE(status.ok()) << status.message();
+
+  std::string line = GetParam().name;
+  for (int i = 0; i < 10; ++i) {
+    if (!p.states && (i == 1 || i == 9)) continue;
+    double error = RelativeError(out[i].ToHost(), expected[i]);
+    char text[64];
+    std::snprintf(text, sizeof(text), " %s %.5f", kNames[i], error);
+    line += text;
+    // Sums over all tokens of terms of either sign may be far smaller than the
+    // terms: theirs is the measure then.
+    if (i == 7 || i == 8) {
+      const double terms = TermNorm(expected[5], i == 7 ? &p.host[3] : nullptr);
+      error *= std::min(1.0, Norm(expected[i]) / terms);
+    }
+    EXPECT_LE(error, kBounds[i]) << kNames[i];
+  }
+  RecordProperty("errors", line);
+  std::printf("[  rel err ] %s\n", line.c_str());
+}
+
+TEST_P(GdnCuda, RepeatsBitwise) {
+  Problem p(GetParam());
+  std::vector<DeviceTensor> first = DeviceOutputs(p), second = DeviceOutputs(p);
+  ASSERT_TRUE(RunOnDevice(p, first).ok());
+  ASSERT_TRUE(RunOnDevice(p, second).ok());
+  for (int i = 0; i < 10; ++i)
+    EXPECT_EQ(first[i].Bytes(), second[i].Bytes()) << kNames[i];
+}
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (int t : {1, 3, 16, 17, 64, 65, 129, 2047, 4097})
+    cases.push_back({.name = "slow" + std::to_string(t), .cu = One(t)});
+  const std::vector<int32_t> ragged = {0,   1,   1,   5,   69,  70,
+                                       134, 261, 262, 266, 900, 1541};
+  cases.push_back({.name = "ragged", .cu = ragged, .heads = 3, .padding = 37});
+  cases.push_back({.name = "shared2", .cu = ragged, .heads = 4, .shared = 2});
+  cases.push_back({.name = "shared4_groups",
+                   .cu = One(300),
+                   .heads = 48,
+                   .padding = 3,
+                   .shared = 4});
+  cases.push_back({.name = "fast", .cu = One(1025), .z_mean = 3});
+  cases.push_back(
+      {.name = "extreme", .cu = ragged, .z_mean = 2, .z_dev = 4, .a_log = 2.7});
+  cases.push_back(
+      {.name = "very_slow", .cu = One(4097), .z_mean = -7, .z_dev = 0.5});
+  cases.push_back({.name = "beta_one", .cu = One(777), .beta_mean = 6});
+  cases.push_back({.name = "massive", .cu = One(777), .v_dev = 600});
+  cases.push_back({.name = "stateless", .cu = ragged, .states = false});
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Gates, GdnCuda, ::testing::ValuesIn(Cases()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(GdnCudaLimits, RefusesAShortWorkspace) {
+  const std::string why = testing::WhyNoDevice();
+  if (!why.empty()) GTEST_SKIP() << why;
+  Problem p({.cu = One(64)});
+  std::vector<DeviceTensor> out = DeviceOutputs(p);
+  const DeviceTensor workspace(DType::kU8, {1024});
+  const absl::Status status = RunBoth(Exec{.backend = Backend::kCuda}, p,
+                                      p.device, out, workspace.view());
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace cadre
