@@ -284,7 +284,7 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
         p, chunk, head, at, g, reinterpret_cast<float(*)[kDim]>(smem.d_aqk),
         smem.border, smem.fall, smem.steep, smem.row_part[0]);
     float here[4];
-    LoadFloats(&smem.border[at.sub][at.col], here);
+    LoadDecays<kHeadGate>(&smem.border[at.sub][at.col], here);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       *reinterpret_cast<float4*>(&smem.g[Deep(at.row(i), at.col)]) =
@@ -385,9 +385,20 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
         *reinterpret_cast<const uint32_t*>(from + key_at(half) + 8 * n);
     return live[half] ? pair : 0;
   };
+  float head_g[2] = {};  // kHeadGate: of the two rows
+  if constexpr (kHeadGate) {
+    head_g[0] = smem.g[Deep(my_row[0], 0)];
+    head_g[1] = smem.g[Deep(my_row[1], 0)];
+  }
   auto g_pair = [&](int n, int half) {
+    if constexpr (kHeadGate) return make_float2(head_g[half], head_g[half]);
     return *reinterpret_cast<const float2*>(
         &smem.g[Deep(my_row[half], col0 + 8 * n + 2 * quad)]);
+  };
+  // Two columns of decays that are the same in all rows.
+  auto decay_pair = [&](const float* from, int n) {
+    if constexpr (kHeadGate) return make_float2(from[0], from[0]);
+    return *reinterpret_cast<const float2*>(from + col0 + 8 * n + 2 * quad);
   };
   {
     float acc[4][4] = {};
@@ -423,9 +434,8 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
     for (int n = 0; n < 4; ++n) {
       float written[2] = {0, 0};
       const int col = col0 + 8 * n + 2 * quad;
-      const float2 here =
-          *reinterpret_cast<const float2*>(&smem.border[block][col]);
-      float2 rest = *reinterpret_cast<const float2*>(&smem.border[4][col]);
+      const float2 here = decay_pair(smem.border[block], n);
+      float2 rest = decay_pair(smem.border[4], n);
       rest.x -= here.x;
       rest.y -= here.y;
 
@@ -542,8 +552,8 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
   }
   {
     float fall[4], rise[4], next[4];
-    LoadFloats(&smem.border[at.sub][at.col], fall);
-    LoadFloats(&smem.border[at.sub + 1][at.col], next);
+    LoadDecays<kHeadGate>(&smem.border[at.sub][at.col], fall);
+    LoadDecays<kHeadGate>(&smem.border[at.sub + 1][at.col], next);
     const bool steep = smem.steep[at.sub] != 0;
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
@@ -556,7 +566,7 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
       Unpack(LoadFour(from_q, p.key_pitch(), chunk.length, at, i), q);
       Unpack(LoadFour(from_k, p.key_pitch(), chunk.length, at, i), k);
       const int to = Deep(at.row(i), at.col);
-      LoadFloats(&smem.g[to], g);
+      LoadDecays<kHeadGate>(&smem.g[to], g);
       const float b = smem.beta[at.row(i)];
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
@@ -723,11 +733,8 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
     add(inside, row0);
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-      const int col = col0 + 8 * n + 2 * quad;
-      const float2 here =
-          *reinterpret_cast<const float2*>(&smem.border[block][col]);
-      const float2 next =
-          *reinterpret_cast<const float2*>(&smem.border[block + 1][col]);
+      const float2 here = decay_pair(smem.border[block], n);
+      const float2 next = decay_pair(smem.border[block + 1], n);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float2 gs = g_pair(n, half);

@@ -74,6 +74,17 @@ __device__ __forceinline__ void LoadFloats(const float* from, float (&x)[4]) {
   x[3] = four.w;
 }
 
+// Four columns of decays; one and the same for all where the gate is the
+// head's, so that what follows from it is worked out once.
+template <bool kHeadGate>
+__device__ __forceinline__ void LoadDecays(const float* from, float (&x)[4]) {
+  if constexpr (kHeadGate) {
+    x[0] = x[1] = x[2] = x[3] = *from;
+  } else {
+    LoadFloats(from, x);
+  }
+}
+
 // Running sums of log-decays over the thread's rows.
 template <bool kBounded, int kRows>
 __device__ __forceinline__ void SumRows(const GateMath& gate, int length,
@@ -144,14 +155,14 @@ __device__ __forceinline__ void SumDecays(
   float before[4] = {}, total[4] = {};
   for (int b = 0; b < at.sub * kGroups; ++b) {
     float x[4];
-    LoadFloats(&parked[b][at.col], x);
+    LoadDecays<kHeadGate>(&parked[b][at.col], x);
 #pragma unroll
     for (int c = 0; c < 4; ++c) before[c] += x[c];
   }
 #pragma unroll
   for (int b = 0; b < kGroups; ++b) {
     float x[4];
-    LoadFloats(&parked[at.sub * kGroups + b][at.col], x);
+    LoadDecays<kHeadGate>(&parked[at.sub * kGroups + b][at.col], x);
     const bool above = b < at.group % kGroups;
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
@@ -397,9 +408,9 @@ __device__ __forceinline__ void PrepareChunk(const Problem& p,
     float before[4], behind[4], total[4], rise[4];
     {
       float here[4], next[4], end[4];
-      LoadFloats(&smem.border[at.sub][at.col], here);
-      LoadFloats(&smem.border[at.sub + 1][at.col], next);
-      LoadFloats(&smem.border[4][at.col], end);
+      LoadDecays<kHeadGate>(&smem.border[at.sub][at.col], here);
+      LoadDecays<kHeadGate>(&smem.border[at.sub + 1][at.col], next);
+      LoadDecays<kHeadGate>(&smem.border[4][at.col], end);
       const bool steep = smem.steep[at.sub] != 0;
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
