@@ -10,8 +10,8 @@
 #include "base/logging.h"
 #include "kernels/common/exec.h"
 #include "kernels/gdn/gdn.h"
-#include "kernels/linear_attention/bench.h"
-#include "kernels/linear_attention/device_tensor.h"
+#include "kernels/linear_attention/bench.cuh"
+#include "kernels/linear_attention/device_tensor.cuh"
 
 namespace cadre {
 namespace {

@@ -13,7 +13,7 @@
 #include "kernels/common/test_tensor.h"
 #include "kernels/common/thread_pool.h"
 #include "kernels/kda/kda.h"
-#include "kernels/linear_attention/device_tensor.h"
+#include "kernels/linear_attention/device_tensor.cuh"
 
 namespace cadre {
 namespace {

@@ -1,5 +1,5 @@
-#ifndef CADRE_KERNELS_LINEAR_ATTENTION_BENCH_H_
-#define CADRE_KERNELS_LINEAR_ATTENTION_BENCH_H_
+#ifndef CADRE_KERNELS_LINEAR_ATTENTION_BENCH_CUH_
+#define CADRE_KERNELS_LINEAR_ATTENTION_BENCH_CUH_
 
 // What the benches of KDA and Gated DeltaNet share: inputs of realistic
 // statistics, timing, the roofline, and JSON lines. One thread.
@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/linear_attention/device_tensor.h"
+#include "kernels/linear_attention/device_tensor.cuh"
 
 namespace cadre::linear_attention {
 
@@ -126,4 +126,4 @@ inline void Report(const std::string& op, const std::string& pass,
 
 }  // namespace cadre::linear_attention
 
-#endif  // CADRE_KERNELS_LINEAR_ATTENTION_BENCH_H_
+#endif  // CADRE_KERNELS_LINEAR_ATTENTION_BENCH_CUH_

@@ -1,5 +1,5 @@
-#ifndef CADRE_KERNELS_LINEAR_ATTENTION_DEVICE_TENSOR_H_
-#define CADRE_KERNELS_LINEAR_ATTENTION_DEVICE_TENSOR_H_
+#ifndef CADRE_KERNELS_LINEAR_ATTENTION_DEVICE_TENSOR_CUH_
+#define CADRE_KERNELS_LINEAR_ATTENTION_DEVICE_TENSOR_CUH_
 
 // An owning tensor in device memory for the tests and benches of kernels/{kda,
 // gdn}. Aborts on any CUDA error. Not thread-safe.
@@ -139,4 +139,4 @@ class DeviceTensor {
 
 }  // namespace cadre::testing
 
-#endif  // CADRE_KERNELS_LINEAR_ATTENTION_DEVICE_TENSOR_H_
+#endif  // CADRE_KERNELS_LINEAR_ATTENTION_DEVICE_TENSOR_CUH_

@@ -1,0 +1,172 @@
+#ifndef CADRE_KERNELS_LINEAR_ATTENTION_DECAYS_CUH_
+#define CADRE_KERNELS_LINEAR_ATTENTION_DECAYS_CUH_
+
+// Elementwise work on a chunk: which thread has which elements, and the
+// cumulated decays. Device code; private to kernels/{kda,gdn}.
+
+#include "kernels/linear_attention/chunk.cuh"
+
+namespace cadre::linear_attention {
+
+// The four columns and kRows rows, all of one sub-block, that a thread works on
+// elementwise; a warp covers rows of 128.
+template <int kRows>
+struct Columns {
+  int col;    // first column
+  int group;  // rows [group kRows, (group + 1) kRows)
+  int sub;
+  __device__ Columns(int lane, int warp)
+      : col(lane * 4), group(warp), sub(warp / (kSub / kRows)) {}
+  __device__ int row(int i) const { return group * kRows + i; }
+};
+
+// Four bf16 of the thread's row i, zeros behind the chunk's end. `from` is the
+// head's first row.
+template <int kRows>
+__device__ __forceinline__ uint2 LoadFour(const uint16_t* from, int pitch,
+                                          int length, const Columns<kRows>& at,
+                                          int i) {
+  const int row = at.row(i);
+  uint2 four = *reinterpret_cast<const uint2*>(
+      from + min(row, length - 1) * pitch + at.col);
+  if (row >= length) four.x = four.y = 0;
+  return four;
+}
+__device__ __forceinline__ void Unpack(uint2 four, float (&x)[4]) {
+  x[0] = Low(four.x);
+  x[1] = High(four.x);
+  x[2] = Low(four.y);
+  x[3] = High(four.y);
+}
+__device__ __forceinline__ uint2 PackFour(float a, float b, float c, float d) {
+  uint2 four;
+  four.x = Pack(a, b);
+  four.y = Pack(c, d);
+  return four;
+}
+__device__ __forceinline__ void LoadFloats(const float* from, float (&x)[4]) {
+  const float4 four = *reinterpret_cast<const float4*>(from);
+  x[0] = four.x;
+  x[1] = four.y;
+  x[2] = four.z;
+  x[3] = four.w;
+}
+
+// Four columns of decays; one and the same for all where the gate is the
+// head's, so that what follows from it is worked out once.
+template <bool kHeadGate>
+__device__ __forceinline__ void LoadDecays(const float* from, float (&x)[4]) {
+  if constexpr (kHeadGate) {
+    x[0] = x[1] = x[2] = x[3] = *from;
+  } else {
+    LoadFloats(from, x);
+  }
+}
+
+// Running sums of log-decays over the thread's rows.
+template <bool kBounded, int kRows>
+__device__ __forceinline__ void SumRows(const GateMath& gate, int length,
+                                        const Columns<kRows>& at,
+                                        const uint2 (&z)[kRows],
+                                        const float (&bias)[4],
+                                        float (&g)[kRows][4]) {
+  float sum[4] = {};
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    float x[4];
+    Unpack(z[i], x);
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const float decay = gate.template Decay<kBounded>(x[c] + bias[c]);
+      sum[c] += at.row(i) < length ? decay : 0.0f;
+      g[i][c] = sum[c];
+    }
+  }
+}
+
+// G inside the sub-block for the thread's rows and columns. Leaves border, fall
+// and steep complete (syncs). `parked` [64 / kRows] is scratch.
+template <bool kHeadGate, int kRows>
+__device__ __forceinline__ void SumDecays(
+    const Problem& p, const Chunk& chunk, int head, const Columns<kRows>& at,
+    float (&g)[kRows][4], float (*parked)[kDim], float (*border)[kDim],
+    float (*fall)[kDim], int* steep, float* head_g) {
+  constexpr int kGroups = kSub / kRows;  // in a sub-block
+  const GateMath gate{Exp2(kLog2E * p.a_log[head]), p.bound, p.bounded};
+  const int tid = threadIdx.x;
+  if (tid < 4) steep[tid] = 0;
+  if constexpr (kHeadGate) {
+    if (tid < kChunk) {
+      float x = 0;
+      if (tid < chunk.length) {
+        x = gate.template Decay<false>(
+            p.a[static_cast<int64_t>(chunk.begin + tid) * p.heads + head] +
+            p.dt_bias[head]);
+      }
+      for (int step = 1; step < kRows; step *= 2) {
+        const float other = __shfl_up_sync(0xffffffffu, x, step);
+        if ((tid & (kRows - 1)) >= step) x += other;
+      }
+      head_g[tid] = x;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kRows; ++i)
+      g[i][0] = g[i][1] = g[i][2] = g[i][3] = head_g[at.row(i)];
+  } else {
+    float bias[4];
+    LoadFloats(p.dt_bias + head * kDim + at.col, bias);
+    const uint16_t* from = p.z + p.row(chunk.begin, head);
+    uint2 z[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i)
+      z[i] = LoadFour(from, p.pitch(), chunk.length, at, i);
+    if (p.bounded) {
+      SumRows<true>(gate, chunk.length, at, z, bias, g);
+    } else {
+      SumRows<false>(gate, chunk.length, at, z, bias, g);
+    }
+  }
+  *reinterpret_cast<float4*>(&parked[at.group][at.col]) = make_float4(
+      g[kRows - 1][0], g[kRows - 1][1], g[kRows - 1][2], g[kRows - 1][3]);
+  __syncthreads();
+  float before[4] = {}, total[4] = {};
+  for (int b = 0; b < at.sub * kGroups; ++b) {
+    float x[4];
+    LoadDecays<kHeadGate>(&parked[b][at.col], x);
+#pragma unroll
+    for (int c = 0; c < 4; ++c) before[c] += x[c];
+  }
+#pragma unroll
+  for (int b = 0; b < kGroups; ++b) {
+    float x[4];
+    LoadDecays<kHeadGate>(&parked[at.sub * kGroups + b][at.col], x);
+    const bool above = b < at.group % kGroups;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      total[c] += x[c];
+      if (above) {
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) g[i][c] += x[c];
+      }
+    }
+  }
+  if (at.group % kGroups == 0) {
+    if (fminf(fminf(total[0], total[1]), fminf(total[2], total[3])) < -kMaxFall)
+      steep[at.sub] = 1;
+    *reinterpret_cast<float4*>(&border[at.sub][at.col]) =
+        make_float4(before[0], before[1], before[2], before[3]);
+    if (at.sub == 3) {
+      *reinterpret_cast<float4*>(&border[4][at.col]) =
+          make_float4(before[0] + total[0], before[1] + total[1],
+                      before[2] + total[2], before[3] + total[3]);
+    }
+    *reinterpret_cast<float4*>(&fall[at.sub][at.col]) = make_float4(
+        Exp2(total[0]), Exp2(total[1]), Exp2(total[2]), Exp2(total[3]));
+  }
+  __syncthreads();
+}
+
+}  // namespace cadre::linear_attention
+
+#endif  // CADRE_KERNELS_LINEAR_ATTENTION_DECAYS_CUH_
