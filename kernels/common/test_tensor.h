@@ -69,6 +69,9 @@ class TestTensor {
         return reinterpret_cast<const double*>(bytes_.data())[i];
       case DType::kF32:
         return reinterpret_cast<const float*>(bytes_.data())[i];
+      case DType::kI64:
+        return static_cast<double>(
+            reinterpret_cast<const int64_t*>(bytes_.data())[i]);
       default:
         CADRE_CHECK(dtype_ == DType::kI32);
         return reinterpret_cast<const int32_t*>(bytes_.data())[i];
@@ -81,6 +84,10 @@ class TestTensor {
         return;
       case DType::kF32:
         reinterpret_cast<float*>(bytes_.data())[i] = static_cast<float>(value);
+        return;
+      case DType::kI64:
+        reinterpret_cast<int64_t*>(bytes_.data())[i] =
+            static_cast<int64_t>(value);
         return;
       default:
         CADRE_CHECK(dtype_ == DType::kI32);
