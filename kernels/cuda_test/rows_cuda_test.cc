@@ -24,8 +24,9 @@ class RowsCuda : public DeviceTest {};
 CADRE_FOR_EACH_ACTIVATION(RowsCuda);
 
 // Rows, and widths with and without vector accesses, of a warp and a block.
+// (Rows of one element have gradients that are nothing but cancellation.)
 const std::vector<std::pair<int64_t, int64_t>> kShapes = {
-    {0, 8}, {1, 1}, {3, 7}, {65, 128}, {17, 129}, {5, 2304}, {9, 1001}};
+    {0, 8}, {1, 2}, {3, 7}, {65, 128}, {17, 129}, {5, 2304}, {9, 1001}};
 
 TEST_P(RowsCuda, RmsNorm) {
   for (const auto& [rows, d] : kShapes) {
