@@ -22,10 +22,14 @@
 
 namespace cadre {
 
-// A tensor under its logical name (models.md 1.2): never a rank or a slot.
-struct NamedTensor {
+// A stretch of a tensor under its logical name (models.md 1.2): never a rank or
+// a slot. Offsets are those of the whole logical tensor, so that what one mesh
+// wrote another can read.
+struct TensorPiece {
   std::string name;
-  Tensor value;  // host, f32
+  std::vector<int64_t> global_shape;
+  int64_t begin = 0;  // first element in the whole tensor, flat
+  Tensor value;       // host, f32; its elements in order
 };
 
 // Counters and cursors of one rank that exact resume needs.
@@ -45,12 +49,12 @@ struct RankState {
   static absl::StatusOr<RankState> Parse(absl::string_view json);
 };
 
-// What one rank puts into a checkpoint. Shared tensors are written once, by
-// their owner; an owner without tensors passes empty spans.
+// What one rank puts into a checkpoint. What several ranks hold is written once,
+// by its owner; a rank that owns nothing passes empty spans.
 struct RankFiles {
   RankState state;
-  absl::Span<const NamedTensor> weights;    // adapter or trained weights
-  absl::Span<const NamedTensor> optimizer;  // "<name>.m", "<name>.v"
+  absl::Span<const TensorPiece> weights;    // adapter or trained weights
+  absl::Span<const TensorPiece> optimizer;  // "<name>.m", "<name>.v"
   std::string weights_stem = "adapter";     // or "weights"
 };
 
@@ -65,9 +69,10 @@ struct SealedCheckpoint {
   int64_t bytes = 0;  // of all files and the manifest
 };
 
-// Checks that every file of the manifest is there with its size, then writes
-// manifest.json atomically. FAILED_PRECONDITION when a file is missing or
-// differs; sealing twice with the same content is OK.
+// Checks that every file of the manifest is there with its size and that the
+// pieces of every tensor cover it exactly, then writes manifest.json atomically.
+// FAILED_PRECONDITION when a file is missing or differs, or an element is
+// missing or there twice; sealing twice with the same content is OK.
 absl::StatusOr<SealedCheckpoint> SealCheckpoint(
     const std::string& dir, const CheckpointManifest& manifest);
 
@@ -86,10 +91,15 @@ class CheckpointReader {
   virtual ~CheckpointReader() = default;
 
   virtual const CheckpointManifest& manifest() const = 0;
-  // Copies the tensor into `out`; NOT_FOUND without it, FAILED_PRECONDITION
-  // where the shape differs (both are named).
-  virtual absl::Status ReadWeight(absl::string_view name, Tensor out) = 0;
-  virtual absl::Status ReadOptimizer(absl::string_view name, Tensor out) = 0;
+  // Elements [begin, begin + out's) of the tensor, from whichever pieces they
+  // lie in. NOT_FOUND without the tensor, FAILED_PRECONDITION where its shape or
+  // type differs (both are named).
+  virtual absl::Status ReadWeight(absl::string_view name,
+                                  absl::Span<const int64_t> global_shape,
+                                  int64_t begin, const Tensor& out) = 0;
+  virtual absl::Status ReadOptimizer(absl::string_view name,
+                                     absl::Span<const int64_t> global_shape,
+                                     int64_t begin, const Tensor& out) = 0;
   // Names of the weights, sorted.
   virtual std::vector<std::string> WeightNames() const = 0;
   // Of rank 0: what all ranks share.

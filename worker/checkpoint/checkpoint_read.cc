@@ -1,68 +1,16 @@
-#include <cstring>
 #include <filesystem>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/status_macros.h"
-#include "model/safetensors.h"
 #include "model/sha256.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/file_digest.h"
+#include "worker/checkpoint/piece_index.h"
 
 namespace cadre {
 namespace {
-
-// Tensors of one kind, from however many files.
-class TensorIndex {
- public:
-  absl::Status Add(const std::string& path) {
-    CADRE_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(path));
-    files_.push_back(std::make_unique<SafetensorsFile>(std::move(file)));
-    for (const SafetensorInfo& info : files_.back()->tensors()) {
-      if (!by_name_.emplace(info.name, std::pair(files_.back().get(), &info))
-               .second) {
-        return absl::DataLossError(absl::StrCat(path, ": tensor ", info.name,
-                                                " is in another file too"));
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status Read(absl::string_view name, const Tensor& out,
-                    const std::string& dir) const {
-    const auto it = by_name_.find(std::string(name));
-    if (it == by_name_.end()) {
-      return absl::NotFoundError(
-          absl::StrCat("checkpoint ", dir, " has no tensor ", name));
-    }
-    const auto& [file, info] = it->second;
-    const absl::Span<const int64_t> dims = out.dims();
-    if (info->dtype != out.dtype() ||
-        !std::equal(dims.begin(), dims.end(), info->shape.begin(),
-                    info->shape.end())) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "checkpoint ", dir, ": tensor ", name, " is ", info->DebugString(),
-          ", the job has ", out.DebugString()));
-    }
-    if (out.num_bytes() > 0) {
-      std::memcpy(out.raw(), file->Bytes(*info).data(), out.num_bytes());
-    }
-    return absl::OkStatus();
-  }
-
-  std::vector<std::string> Names() const {
-    std::vector<std::string> names;
-    for (const auto& [name, unused] : by_name_) names.push_back(name);
-    return names;
-  }
-
- private:
-  std::vector<std::unique_ptr<SafetensorsFile>> files_;
-  std::map<std::string,
-           std::pair<const SafetensorsFile*, const SafetensorInfo*>>
-      by_name_;
-};
 
 class Reader final : public CheckpointReader {
  public:
@@ -85,6 +33,8 @@ class Reader final : public CheckpointReader {
         has_state = true;
       }
     }
+    CADRE_RETURN_IF_ERROR(Annotate(reader->weights_.CheckCoverage(), dir));
+    CADRE_RETURN_IF_ERROR(Annotate(reader->optimizer_.CheckCoverage(), dir));
     if (!has_state) {
       return absl::DataLossError(
           absl::StrCat(dir, ": no rank-state-00000.json in the manifest"));
@@ -93,11 +43,15 @@ class Reader final : public CheckpointReader {
   }
 
   const CheckpointManifest& manifest() const override { return manifest_; }
-  absl::Status ReadWeight(absl::string_view name, Tensor out) override {
-    return weights_.Read(name, out, dir_);
+  absl::Status ReadWeight(absl::string_view name,
+                          absl::Span<const int64_t> global_shape, int64_t begin,
+                          const Tensor& out) override {
+    return weights_.Read(name, global_shape, begin, out, dir_);
   }
-  absl::Status ReadOptimizer(absl::string_view name, Tensor out) override {
-    return optimizer_.Read(name, out, dir_);
+  absl::Status ReadOptimizer(absl::string_view name,
+                             absl::Span<const int64_t> global_shape,
+                             int64_t begin, const Tensor& out) override {
+    return optimizer_.Read(name, global_shape, begin, out, dir_);
   }
   std::vector<std::string> WeightNames() const override {
     return weights_.Names();
@@ -107,7 +61,7 @@ class Reader final : public CheckpointReader {
  private:
   std::string dir_;
   CheckpointManifest manifest_;
-  TensorIndex weights_, optimizer_;
+  PieceIndex weights_, optimizer_;
   RankState state_;
 };
 

@@ -31,10 +31,13 @@ class CheckpointTest : public ::testing::Test {
         .job = "jobs/j", .attempt_epoch = 3, .step = 12, .method = "lora"};
     manifest.mesh.world_size = 2;
     for (int rank = 0; rank < 2; ++rank) {
-      const NamedTensor weight{rank == 0 ? "a" : "b",
-                               Tensor(w_[rank], DType::kF32, {2})};
-      const NamedTensor state[] = {
-          {weight.name + ".m", Tensor(m_[rank], DType::kF32, {2})}};
+      const TensorPiece weight{.name = rank == 0 ? "a" : "b",
+                               .global_shape = {2},
+                               .value = Tensor(w_[rank], DType::kF32, {2})};
+      TensorPiece state[] = {weight, weight};
+      state[0].name += ".m";
+      state[0].value = Tensor(m_[rank], DType::kF32, {2});
+      state[1].name += ".v";
       const RankState rank_state{
           .rank = rank, .step = 12, .data_cursor = "0:7", .seed = 9};
       auto files = WriteRankFiles(
@@ -59,20 +62,72 @@ TEST_F(CheckpointTest, SealedCheckpointReadsBackByLogicalName) {
                        CheckpointReader::Open(dir_, sealed.manifest_sha256));
   EXPECT_THAT(reader->WeightNames(), ElementsAre("a", "b"));
   float out[2];
-  ASSERT_OK(reader->ReadWeight("b", Tensor(out, DType::kF32, {2})));
+  const Tensor both(out, DType::kF32, {2});
+  ASSERT_OK(reader->ReadWeight("b", {2}, 0, both));
   EXPECT_THAT(out, ElementsAre(3, 4));
-  ASSERT_OK(reader->ReadOptimizer("a.m", Tensor(out, DType::kF32, {2})));
+  ASSERT_OK(reader->ReadOptimizer("a.m", {2}, 0, both));
   EXPECT_THAT(out, ElementsAre(5, 6));
   EXPECT_EQ(reader->shared_state().data_cursor, "0:7");
   EXPECT_EQ(reader->manifest().mesh.world_size, 2);
-  EXPECT_THAT(reader->ReadWeight("c", Tensor(out, DType::kF32, {2})),
+  EXPECT_THAT(reader->ReadWeight("c", {2}, 0, both),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr(" c")));
-  EXPECT_THAT(reader->ReadWeight("a", Tensor(out, DType::kF32, {1})),
+  EXPECT_THAT(reader->ReadWeight("a", {1, 2}, 0, both),
               StatusIs(absl::StatusCode::kFailedPrecondition));
   // Sealing again changes nothing.
   ASSERT_OK_AND_ASSIGN(const SealedCheckpoint again,
                        SealCheckpoint(dir_, manifest));
   EXPECT_EQ(again.manifest_sha256, sealed.manifest_sha256);
+}
+
+// A tensor of 3 x 4 in pieces that the ranks of another mesh cut otherwise.
+class PiecesTest : public CheckpointTest {
+ protected:
+  PiecesTest() {
+    for (int i = 0; i < 12; ++i) values_[i] = i;
+  }
+  // One rank per piece [begin, end).
+  CheckpointManifest Write(const std::vector<std::pair<int, int>>& pieces) {
+    CheckpointManifest manifest{.job = "jobs/j", .attempt_epoch = 3};
+    int rank = 0;
+    for (const auto& [begin, end] : pieces) {
+      const TensorPiece piece{
+          .name = "layers.0.experts",
+          .global_shape = {3, 4},
+          .begin = begin,
+          .value = Tensor(values_ + begin, DType::kF32, {end - begin})};
+      auto files = WriteRankFiles(
+          dir_, {.state = {.rank = rank++}, .weights = {&piece, 1}});
+      EXPECT_OK(files);
+      manifest.files.insert(manifest.files.end(), files->begin(), files->end());
+    }
+    return manifest;
+  }
+  float values_[12];
+};
+
+TEST_F(PiecesTest, AnyStretchIsReadFromAnyPieces) {
+  ASSERT_OK(SealCheckpoint(dir_, Write({{0, 5}, {5, 6}, {6, 12}})));
+  ASSERT_OK_AND_ASSIGN(auto reader, CheckpointReader::Open(dir_));
+  EXPECT_THAT(reader->WeightNames(), ElementsAre("layers.0.experts"));
+  for (int begin = 0; begin < 12; ++begin) {
+    for (int end = begin + 1; end <= 12; ++end) {
+      std::vector<float> out(end - begin);
+      ASSERT_OK(reader->ReadWeight(
+          "layers.0.experts", {3, 4}, begin,
+          Tensor(out.data(), DType::kF32, {end - begin})));
+      for (int i = begin; i < end; ++i) EXPECT_EQ(out[i - begin], i);
+    }
+  }
+}
+
+TEST_F(PiecesTest, WhatIsMissingOrTwiceIsNotSealed) {
+  for (const auto& pieces : std::vector<std::vector<std::pair<int, int>>>{
+           {{0, 5}, {6, 12}}, {{0, 5}, {5, 11}}, {{0, 6}, {5, 12}}}) {
+    fs::remove_all(dir_);
+    EXPECT_THAT(SealCheckpoint(dir_, Write(pieces)),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         HasSubstr("layers.0.experts [3, 4]")));
+  }
 }
 
 TEST_F(CheckpointTest, DamageIsFoundAndNamed) {

@@ -1,10 +1,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/file.h"
@@ -13,6 +15,7 @@
 #include "model/sha256.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/file_digest.h"
+#include "worker/checkpoint/piece_index.h"
 
 namespace cadre {
 namespace {
@@ -29,21 +32,51 @@ absl::Status SyncDirectory(const std::string& dir) {
 }
 
 absl::Status WriteTensors(const std::string& path,
-                          absl::Span<const NamedTensor> tensors) {
+                          absl::Span<const TensorPiece> pieces) {
   std::vector<SafetensorInfo> infos;
-  for (const NamedTensor& t : tensors) {
-    infos.push_back({.name = t.name,
-                     .dtype = t.value.dtype(),
-                     .shape = {t.value.dims().begin(), t.value.dims().end()}});
+  std::map<std::string, std::string> metadata;
+  for (const TensorPiece& piece : pieces) {
+    infos.push_back(PieceInfo(piece));
+    AddPieceMetadata(piece, &metadata);
   }
-  CADRE_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsWriter> writer,
-                         SafetensorsWriter::Create(path, std::move(infos)));
-  for (const NamedTensor& t : tensors) {
+  CADRE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<SafetensorsWriter> writer,
+      SafetensorsWriter::Create(path, infos, std::move(metadata)));
+  for (size_t i = 0; i < infos.size(); ++i) {
+    const Tensor& value = pieces[i].value;
     CADRE_RETURN_IF_ERROR(
-        writer->Append(t.name, {static_cast<const char*>(t.value.raw()),
-                                static_cast<size_t>(t.value.num_bytes())}));
+        writer->Append(infos[i].name, {static_cast<const char*>(value.raw()),
+                                       static_cast<size_t>(value.num_bytes())}));
   }
   return writer->Commit();
+}
+
+// Every element of every tensor is there once.
+absl::Status CheckPieces(const std::string& dir,
+                         const CheckpointManifest& manifest) {
+  PieceIndex weights, optimizer;
+  for (const CheckpointFile& file : manifest.files) {
+    const std::string path = absl::StrCat(dir, "/", file.path);
+    if (absl::StartsWith(file.path, "optimizer-")) {
+      CADRE_RETURN_IF_ERROR(optimizer.Add(path));
+    } else if (absl::EndsWith(file.path, ".safetensors")) {
+      CADRE_RETURN_IF_ERROR(weights.Add(path));
+    }
+  }
+  CADRE_RETURN_IF_ERROR(weights.CheckCoverage());
+  CADRE_RETURN_IF_ERROR(optimizer.CheckCoverage());
+  const std::vector<std::string> moments = optimizer.Names();
+  for (const std::string& name : weights.Names()) {
+    for (const char* suffix : {".m", ".v"}) {
+      if (moments.empty() || std::binary_search(moments.begin(), moments.end(),
+                                                name + suffix)) {
+        continue;
+      }
+      return absl::DataLossError(
+          absl::StrCat("no optimizer state ", name, suffix));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -74,7 +107,7 @@ absl::StatusOr<std::vector<CheckpointFile>> WriteRankFiles(
   const std::string suffix = absl::StrFormat("-%05d", files.state.rank);
   std::vector<std::string> names;
   const auto write = [&](const std::string& stem,
-                         absl::Span<const NamedTensor> tensors) {
+                         absl::Span<const TensorPiece> tensors) {
     if (tensors.empty()) return absl::OkStatus();
     names.push_back(absl::StrCat(stem, suffix, ".safetensors"));
     return WriteTensors(absl::StrCat(dir, "/", names.back()), tensors);
@@ -110,6 +143,10 @@ absl::StatusOr<SealedCheckpoint> SealCheckpoint(
                        " bytes, ", file.bytes, " were reported"));
     }
     sealed.bytes += file.bytes;
+  }
+  if (const absl::Status pieces = CheckPieces(dir, manifest); !pieces.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot seal ", dir, ": ", pieces.message()));
   }
   const std::string json = manifest.ToJson();
   CADRE_RETURN_IF_ERROR(WriteFileAtomic(

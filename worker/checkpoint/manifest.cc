@@ -54,10 +54,10 @@ absl::StatusOr<CheckpointManifest> CheckpointManifest::Parse(
   CheckpointManifest m;
   try {
     const int version = j.at("format_version").get<int>();
-    if (version != kFormatVersion) {
+    if (version < 1 || version > kFormatVersion) {
       return absl::FailedPreconditionError(
           absl::StrCat("manifest.json has format version ", version,
-                       "; this program reads version ", kFormatVersion));
+                       "; this program reads up to version ", kFormatVersion));
     }
     m.job = j.at("job").get<std::string>();
     m.attempt_epoch = j.at("attempt_epoch").get<int64_t>();

@@ -22,7 +22,8 @@ struct CheckpointFile {
 };
 
 struct CheckpointManifest {
-  static constexpr int kFormatVersion = 1;
+  // 1: whole tensors only; read, too.
+  static constexpr int kFormatVersion = 2;
   static constexpr char kFileName[] = "manifest.json";
 
   std::string job;

@@ -59,7 +59,8 @@ class BlockModel final : public Model {
   BlockModel(const ModelSpec& spec, ModelOptions options)
       : spec_(spec),
         options_(std::move(options)),
-        weights_(options_.exec, spec_, lora(), options_.dtype, experts()),
+        weights_(options_.exec, spec_, lora(), options_.dtype, experts(),
+                 options_.dense_sharding),
         kept_(options_.exec, "kept activations"),
         saved_(options_.exec, "activations"),
         scratch_(options_.exec, "temporaries") {}
@@ -78,6 +79,7 @@ class BlockModel final : public Model {
   absl::Status SetPlacement(const ExpertPlacement& placement) override;
   const ExpertParallel* expert_parallel() const override { return experts(); }
   const ModelSpec& spec() const override { return spec_; }
+  const DenseUnits& units() const override { return weights_.units(); }
   absl::Status LoadWeights(const ModelDir& dir) override {
     return weights_.Load(dir);
   }
@@ -133,6 +135,17 @@ class BlockModel final : public Model {
                     LinearCrossEntropyArgs args);
   absl::Status SumRouterStatistics(double aux_weight);
   absl::Status BackwardBlocks(LayerContext* ctx, Stream* grad);
+  absl::Status BackwardEmbedding(const LayerContext& ctx, const Stream& grad,
+                                 const Tensor& dx);
+  void PlanUnits();
+  absl::Status AcquireUnit() {
+    return groups_.units == nullptr ? absl::OkStatus()
+                                    : groups_.units->Acquire();
+  }
+  absl::Status ReleaseUnit() {
+    return groups_.units == nullptr ? absl::OkStatus()
+                                    : groups_.units->Release();
+  }
   // Waits for the pass and reads what it counted.
   absl::StatusOr<ForwardResult> Result(const LayerContext& ctx);
 
@@ -142,6 +155,8 @@ class BlockModel final : public Model {
   std::unique_ptr<ExpertRuntime> runtime_;
   WeightStore weights_;
   ModelGroups groups_;
+  // The units of a pass without and with a backward pass, in order of use.
+  std::vector<UnitStep> forward_units_, training_units_;
   Parameter *embedding_ = nullptr, *head_ = nullptr;
   Norm final_norm_;
   StreamEnds ends_;
@@ -186,7 +201,27 @@ absl::Status BlockModel::Init() {
           options_.moe.aux_loss_coef.value_or(moe->router.aux_loss_coef);
     }
   }
+  PlanUnits();
   return absl::OkStatus();
+}
+
+void BlockModel::PlanUnits() {
+  if (options_.dense_sharding.num_shards <= 1) return;
+  const int layers = static_cast<int>(blocks_.size());
+  // A head that is the embedding lies in its unit, as the final norm does then.
+  const int head = spec_.tie_word_embeddings ? 0 : layers + 1;
+  for (int unit = 0; unit <= layers; ++unit) {
+    forward_units_.push_back({unit, UnitUse::kValues});
+  }
+  training_units_ = forward_units_;
+  forward_units_.push_back({head, UnitUse::kValues});
+  training_units_.push_back({head, UnitUse::kValuesAndGradients});
+  for (int unit = layers; unit > 0; --unit) {
+    training_units_.push_back({unit, UnitUse::kValuesAndGradients});
+  }
+  if (embedding_->grad.present()) {
+    training_units_.push_back({0, UnitUse::kGradients});
+  }
 }
 
 absl::Status BlockModel::CheckExpertParallel(const ModelSpec& spec,
@@ -222,6 +257,12 @@ absl::Status BlockModel::Connect(const ModelGroups& groups) {
                      " ranks, the communicator of their dispatch has ",
                      ep == nullptr ? 1 : ep->size(), " and is rank ",
                      ep == nullptr ? 0 : ep->rank()));
+  }
+  if ((groups.units == nullptr) != forward_units_.empty()) {
+    return absl::InternalError(absl::StrCat(
+        "the dense parameters of the model are in ",
+        options_.dense_sharding.num_shards, " shards and units are ",
+        groups.units == nullptr ? "not brought" : "brought"));
   }
   groups_ = groups;
   if (options_.expert_parallel) {
@@ -322,6 +363,14 @@ absl::StatusOr<LayerContext> BlockModel::BeginPass(const Batch& batch,
         "the model's experts lie on several ranks and it is not connected to "
         "them");
   }
+  if (groups_.units != nullptr) {
+    CADRE_RETURN_IF_ERROR(
+        groups_.units->BeginPass(training ? training_units_ : forward_units_));
+  } else if (!forward_units_.empty()) {
+    return absl::FailedPreconditionError(
+        "the model's dense parameters are in shards and it is not connected "
+        "to the other ranks");
+  }
   kept_.Reset();
   saved_.Reset();
   scratch_.Reset();
@@ -378,7 +427,9 @@ absl::Status BlockModel::RunBlocks(LayerContext* ctx,
                                    const ForwardCapture& capture) {
   streams_.assign(blocks_.size() + 1, {});
   streams_[0].state = NewState(&kept_, *ctx);
+  CADRE_RETURN_IF_ERROR(AcquireUnit());
   CADRE_RETURN_IF_ERROR(Embed(*ctx, streams_[0].state));
+  CADRE_RETURN_IF_ERROR(ReleaseUnit());
   for (size_t i = 0; i < blocks_.size(); ++i) {
     if (capture.hidden != nullptr) {
       CADRE_ASSIGN_OR_RETURN(std::vector<float> state,
@@ -387,13 +438,17 @@ absl::Status BlockModel::RunBlocks(LayerContext* ctx,
     }
     streams_[i + 1].state = NewState(&kept_, *ctx);
     const Arena::Mark mark = saved_.mark();
+    CADRE_RETURN_IF_ERROR(AcquireUnit());
     CADRE_RETURN_IF_ERROR(
         Annotate(blocks_[i]->Forward(*ctx, streams_[i], &streams_[i + 1]),
                  absl::StrCat("layer ", i)));
+    CADRE_RETURN_IF_ERROR(ReleaseUnit());
     if (!ctx->training || options_.activation_checkpointing) {
       saved_.Release(mark);
     }
   }
+  // The head's, until the loss (and its backward pass) is done.
+  CADRE_RETURN_IF_ERROR(AcquireUnit());
   CADRE_ASSIGN_OR_RETURN(final_in_, ends_.End(*ctx, streams_.back()));
   final_out_ = ctx->Saved({ctx->num_tokens, spec_.hidden_size});
   CADRE_RETURN_IF_ERROR(final_norm_.Forward(*ctx, final_in_, final_out_));
@@ -506,6 +561,7 @@ absl::StatusOr<ForwardResult> BlockModel::RunForward(
     args.logits = ctx.Saved({ctx.num_tokens, spec_.vocab_size});
   }
   CADRE_RETURN_IF_ERROR(Loss(ctx, final_out_, args));
+  CADRE_RETURN_IF_ERROR(ReleaseUnit());
   if (capture.logits != nullptr) {
     CADRE_ASSIGN_OR_RETURN(*capture.logits, ReadFloats(ctx.exec, args.logits));
   }
@@ -527,22 +583,31 @@ absl::StatusOr<ForwardResult> BlockModel::RunForwardBackward(
   CADRE_RETURN_IF_ERROR(final_norm_.Backward(ctx, final_in_, dx, dx));
   CADRE_ASSIGN_OR_RETURN(Stream grad,
                          ends_.EndBackward(ctx, streams_.back(), dx));
+  CADRE_RETURN_IF_ERROR(ReleaseUnit());
   CADRE_RETURN_IF_ERROR(BackwardBlocks(&ctx, &grad));
-  if (embedding_->grad.present()) {
-    const Tensor d_embedded = ends_.Flat() ? grad.state : dx;
-    CADRE_RETURN_IF_ERROR(ends_.BeginBackward(ctx, grad.state, d_embedded));
-    CADRE_RETURN_IF_ERROR(
-        EmbeddingBackward(ctx.exec, {.ids = ids_,
-                                     .dy = d_embedded,
-                                     .dtable = embedding_->grad,
-                                     .pad_id = spec_.pad_token_id}));
-  }
+  CADRE_RETURN_IF_ERROR(BackwardEmbedding(ctx, grad, dx));
   return Result(ctx);
+}
+
+absl::Status BlockModel::BackwardEmbedding(const LayerContext& ctx,
+                                           const Stream& grad,
+                                           const Tensor& dx) {
+  if (!embedding_->grad.present()) return absl::OkStatus();
+  CADRE_RETURN_IF_ERROR(AcquireUnit());
+  const Tensor d_embedded = ends_.Flat() ? grad.state : dx;
+  CADRE_RETURN_IF_ERROR(ends_.BeginBackward(ctx, grad.state, d_embedded));
+  CADRE_RETURN_IF_ERROR(
+      EmbeddingBackward(ctx.exec, {.ids = ids_,
+                                   .dy = d_embedded,
+                                   .dtable = embedding_->grad,
+                                   .pad_id = spec_.pad_token_id}));
+  return ReleaseUnit();
 }
 
 absl::Status BlockModel::BackwardBlocks(LayerContext* ctx, Stream* grad) {
   for (size_t i = blocks_.size(); i-- > 0;) {
     const Arena::Mark mark = saved_.mark();
+    CADRE_RETURN_IF_ERROR(AcquireUnit());
     if (options_.activation_checkpointing) {
       ctx->replay = true;
       Stream again{.state = NewState(&saved_, *ctx)};
@@ -550,6 +615,7 @@ absl::Status BlockModel::BackwardBlocks(LayerContext* ctx, Stream* grad) {
     }
     CADRE_RETURN_IF_ERROR(Annotate(blocks_[i]->Backward(*ctx, grad),
                                    absl::StrCat("layer ", i, " backward")));
+    CADRE_RETURN_IF_ERROR(ReleaseUnit());
     saved_.Release(mark);
   }
   return absl::OkStatus();

@@ -27,6 +27,7 @@
 #include "model/model_spec.h"
 #include "worker/comm/communicator.h"
 #include "worker/model/batch.h"
+#include "worker/model/dense_units.h"
 #include "worker/model/parameters.h"
 #include "worker/moe/expert_moves.h"
 #include "worker/moe/expert_parallel.h"
@@ -67,6 +68,9 @@ struct ModelOptions {
   int dispatch_chunks = 1;
   // False: exchanges run on the training thread; the same bits.
   bool overlap_dispatch = false;
+  // More than one shard: of the dense base this model holds one slice of each
+  // unit, and UnitAccess brings the whole for as long as it is used.
+  DenseSharding dense_sharding;
 };
 
 // Whom a model talks to during a pass. Each is used from one thread at a time
@@ -79,6 +83,8 @@ struct ModelGroups {
   // All ranks of the job: sums the statistics of auxiliary losses, once a
   // micro-batch. Null: this rank's are all there are.
   Communicator* world = nullptr;
+  // Brings the units of a sharded dense base; null without shards.
+  UnitAccess* units = nullptr;
 };
 
 struct LossScale {
@@ -149,6 +155,8 @@ class Model {
   // In force; null where the model was made without.
   virtual const ExpertParallel* expert_parallel() const = 0;
   virtual const ModelSpec& spec() const = 0;
+  // Of the dense base; none without sharding.
+  virtual const DenseUnits& units() const = 0;
 
   // Reads every base tensor (converted to the model's dtype) from `dir`.
   virtual absl::Status LoadWeights(const ModelDir& dir) = 0;

@@ -51,6 +51,8 @@ struct Parameter {
   // its row i is row rows[i].index of the whole tensor; an index may occur
   // twice (spare copies). Changes only between steps (Model::SetPlacement).
   std::vector<HeldRow> rows;
+  // The unit that shares it out over ranks (dense_units.h); -1: it is here.
+  int unit = -1;
   // What the model computes with; where the model's exec is.
   Tensor value;
   // Same shape, f32 beside bf16; the model adds into it; the caller zeroes it.

@@ -75,8 +75,12 @@ std::vector<HeldRow> HeldExperts(const ExpertParallel& experts, int layer) {
 
 WeightStore::WeightStore(const Exec& exec, const ModelSpec& spec,
                          const LoraPlan* lora, DType dtype,
-                         const ExpertParallel* experts)
-    : exec_(exec), base_(LogicalTensors(spec)) {
+                         const ExpertParallel* experts,
+                         const DenseSharding& sharding)
+    : exec_(exec),
+      spec_(spec),
+      base_(LogicalTensors(spec)),
+      units_(exec, sharding) {
   const std::vector<int> moe = MoeIndices(spec);
   const DType param = ParamDType(exec, dtype);
   const auto add = [&](Parameter parameter, std::vector<int64_t> dims,
@@ -119,10 +123,50 @@ WeightStore::WeightStore(const Exec& exec, const ModelSpec& spec,
 }
 
 absl::Status WeightStore::Allocate() {
+  if (units_.sharding().num_shards > 1) CADRE_RETURN_IF_ERROR(MakeUnits());
   for (Parameter* parameter : registry_.all()) {
+    if (parameter->unit >= 0) continue;
     CADRE_RETURN_IF_ERROR(AllocateOne(parameter));
   }
   return absl::OkStatus();
+}
+
+absl::Status WeightStore::MakeUnits() {
+  // Model order: embedding, layers, what comes behind them.
+  const std::string embedding = spec_.tensor_prefix + "embed_tokens.weight";
+  std::vector<std::vector<Parameter*>> layers(spec_.blocks.size());
+  std::vector<Parameter*> first, last;
+  for (const LogicalTensor& t : base_) {
+    if (t.role == LogicalTensor::Role::kExperts) continue;
+    const bool in_first = t.name == embedding || spec_.tie_word_embeddings;
+    std::vector<Parameter*>& unit =
+        t.layer >= 0 ? layers[t.layer] : in_first ? first : last;
+    unit.push_back(registry_.Find(t.name));
+  }
+  CADRE_RETURN_IF_ERROR(units_.Add("the embedding", first));
+  for (size_t i = 0; i < layers.size(); ++i) {
+    CADRE_RETURN_IF_ERROR(units_.Add(absl::StrCat("layer ", i), layers[i]));
+  }
+  if (last.empty()) return absl::OkStatus();
+  return units_.Add("the head", last);
+}
+
+absl::StatusOr<Tensor> WeightStore::Whole(const Parameter& parameter) {
+  const Tensor& value = parameter.value;
+  if (parameter.unit < 0) return value;
+  if (whole_.num_bytes() < value.num_bytes()) {
+    whole_ = Buffer();
+    CADRE_ASSIGN_OR_RETURN(
+        whole_, Buffer::Create(exec_, value.num_bytes(),
+                               absl::StrCat("loading ", parameter.name)));
+  }
+  return whole_.View(value.dtype(), value.dims());
+}
+
+absl::Status WeightStore::Keep(const Parameter& parameter,
+                               const Tensor& whole) {
+  if (parameter.unit < 0) return absl::OkStatus();
+  return units_.Store(parameter, whole);
 }
 
 absl::Status WeightStore::AllocateOne(Parameter* parameter) {
@@ -156,7 +200,7 @@ absl::Status WeightStore::Load(const ModelDir& dir) {
   };
   for (const LogicalTensor& t : base_) {
     const Parameter& parameter = *registry_.Find(t.name);
-    const Tensor& to = parameter.value;
+    CADRE_ASSIGN_OR_RETURN(const Tensor to, Whole(parameter));
     if (t.role != LogicalTensor::Role::kExperts) {
       CADRE_RETURN_IF_ERROR(
           load(to, [&](const Tensor& out) { return dir.Read(t.name, out); }));
@@ -169,7 +213,9 @@ absl::Status WeightStore::Load(const ModelDir& dir) {
         return dir.ReadExperts(t.name, expert, expert + 1, out);
       }));
     }
+    CADRE_RETURN_IF_ERROR(Keep(parameter, to));
   }
+  whole_ = Buffer();
   return absl::OkStatus();
 }
 
@@ -206,7 +252,7 @@ absl::Status WeightStore::InitBase(const ModelSpec& spec, uint64_t seed) {
     std::mt19937_64 random = GeneratorFor(seed, t.name);
     std::uniform_real_distribution<double> uniform(0, 1);
     const Parameter& parameter = *registry_.Find(t.name);
-    const Tensor& value = parameter.value;
+    CADRE_ASSIGN_OR_RETURN(const Tensor value, Whole(parameter));
     if (t.role == LogicalTensor::Role::kExperts) {
       for (int64_t row = 0; row < value.dim(0); ++row) {
         const int64_t expert = GlobalRow(parameter, row);
@@ -245,7 +291,9 @@ absl::Status WeightStore::InitBase(const ModelSpec& spec, uint64_t seed) {
     }
     CADRE_RETURN_IF_ERROR(next ? Fill(value, next)
                                : FillNormal(value, t.name, seed, -1));
+    CADRE_RETURN_IF_ERROR(Keep(parameter, value));
   }
+  whole_ = Buffer();
   return absl::OkStatus();
 }
 

@@ -16,6 +16,7 @@
 #include "model/model_dir.h"
 #include "model/tensor_names.h"
 #include "worker/device/buffer.h"
+#include "worker/model/dense_units.h"
 #include "worker/model/parameters.h"
 #include "worker/moe/expert_moves.h"
 #include "worker/moe/expert_parallel.h"
@@ -30,9 +31,12 @@ class WeightStore {
  public:
   // With `lora`, the base is frozen and has no gradients; without, everything
   // that can have a gradient is trained. With `experts`, of the routed experts
-  // and their adapters only the rows of the slots of its rank have memory.
+  // and their adapters only the rows of the slots of its rank have memory. With
+  // more than one shard, of the dense base only this rank's slices have.
+  // `spec` must outlive it.
   WeightStore(const Exec& exec, const ModelSpec& spec, const LoraPlan* lora,
-              DType dtype, const ExpertParallel* experts = nullptr);
+              DType dtype, const ExpertParallel* experts = nullptr,
+              const DenseSharding& sharding = {});
   // Memory for all of it, zeroed; before anything else. RESOURCE_EXHAUSTED
   // names the tensor that did not fit.
   absl::Status Allocate();
@@ -40,6 +44,9 @@ class WeightStore {
   ParameterRegistry& registry() { return registry_; }
   // Of parameters whose rows are experts of this rank; in the registry's order.
   const std::vector<ExpertParameter>& experts() const { return experts_; }
+  // The shards: the embedding, one unit per layer, the head (in the embedding's
+  // unit where they are one tensor). None without sharding.
+  const DenseUnits& units() const { return units_; }
 
   // What this rank holds of every base tensor of the directory.
   absl::Status Load(const ModelDir& dir);
@@ -58,12 +65,21 @@ class WeightStore {
   absl::Status FillNormal(const Tensor& part, const std::string& name,
                           uint64_t seed, int64_t expert);
   absl::Status AllocateOne(Parameter* parameter);
+  absl::Status MakeUnits();
+  // Where the full value of a base parameter is written: its own memory, or room
+  // that Keep() takes this rank's part from.
+  absl::StatusOr<Tensor> Whole(const Parameter& parameter);
+  // What was written to Whole() becomes the parameter's value.
+  absl::Status Keep(const Parameter& parameter, const Tensor& whole);
 
   const Exec exec_;
+  const ModelSpec& spec_;
   std::vector<LogicalTensor> base_;
   std::deque<Buffer> buffers_;
   ParameterRegistry registry_;
   std::vector<ExpertParameter> experts_;
+  DenseUnits units_;
+  Buffer whole_;  // of a sharded tensor, while values come in
 };
 
 }  // namespace cadre

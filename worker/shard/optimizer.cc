@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/adamw/adamw.h"
-#include "worker/device/host_buffer.h"
+#include "kernels/cast/cast.h"
+#include "worker/device/buffer.h"
 
 namespace cadre {
 namespace {
@@ -34,21 +36,35 @@ class AdamWOptimizer final : public Optimizer {
   AdamWOptimizer(const Exec& exec, const OptimizerOptions& options)
       : exec_(exec), options_(options) {}
 
-  void Add(Parameter* parameter) {
-    const auto state = [&] {
-      buffers_.emplace_back(parameter->value.num_bytes());
-      return buffers_.back().View(parameter->value.dtype(),
-                                  parameter->value.dims());
-    };
-    slots_.push_back({.parameter = parameter, .m = state(), .v = state()});
+  absl::Status Add(const OwnedSlice& slice) {
+    const DType value = slice.value().dtype();
+    const bool narrow = value != DType::kF32 && value != DType::kF64;
+    const DType dtype = narrow ? DType::kF32 : value;
+    Slot slot{.slice = slice};
+    std::vector<Tensor*> states = {&slot.m, &slot.v};
+    if (narrow) states.push_back(&slot.master);
+    for (Tensor* state : states) {
+      CADRE_ASSIGN_OR_RETURN(
+          Buffer buffer, Buffer::Create(exec_, slice.size() * SizeOf(dtype),
+                                        "optimizer state"));
+      *state = buffer.View(dtype, {slice.size()});
+      state_bytes_ += buffer.num_bytes();
+      buffers_.push_back(std::move(buffer));
+    }
+    slots_.push_back(std::move(slot));
+    return absl::OkStatus();
   }
 
   absl::StatusOr<double> GradientSquares() override {
     double sum = 0;
     for (const Slot& slot : slots_) {
-      CADRE_RETURN_IF_ERROR(SumOfSquares(
-          exec_,
-          {.x = slot.parameter->grad, .sum = Tensor(&sum, DType::kF64, {1})}));
+      if (!slot.slice.counted) continue;
+      const Tensor grad = slot.slice.grad();
+      for (const Stretch& home : HomeStretches(slot.slice)) {
+        CADRE_RETURN_IF_ERROR(SumOfSquares(
+            exec_, {.x = FlatPart(grad, home.begin, home.begin + home.size),
+                    .sum = Tensor(&sum, DType::kF64, {1})}));
+      }
     }
     return sum;
   }
@@ -61,10 +77,10 @@ class AdamWOptimizer final : public Optimizer {
             : 1.0;
     ++num_updates_;
     for (const Slot& slot : slots_) {
-      CADRE_RETURN_IF_ERROR(AdamW(exec_, {.p = slot.parameter->value,
+      CADRE_RETURN_IF_ERROR(AdamW(exec_, {.p = slot.weight(),
                                           .m = slot.m,
                                           .v = slot.v,
-                                          .g = slot.parameter->grad,
+                                          .g = slot.slice.grad(),
                                           .learning_rate = learning_rate,
                                           .beta1 = options_.beta1,
                                           .beta2 = options_.beta2,
@@ -73,34 +89,65 @@ class AdamWOptimizer final : public Optimizer {
                                           .step = num_updates_,
                                           .grad_scale = clip}));
     }
+    CADRE_RETURN_IF_ERROR(RoundValues());
     return true;
   }
 
   const std::vector<Slot>& slots() const override { return slots_; }
+  absl::Status RoundValues() override {
+    for (const Slot& slot : slots_) {
+      if (!slot.master.present()) continue;
+      CADRE_RETURN_IF_ERROR(Cast(exec_, slot.master, slot.slice.value()));
+    }
+    return absl::OkStatus();
+  }
+  absl::Status TakeValues() override {
+    for (const Slot& slot : slots_) {
+      if (!slot.master.present()) continue;
+      CADRE_RETURN_IF_ERROR(Cast(exec_, slot.slice.value(), slot.master));
+    }
+    return absl::OkStatus();
+  }
   int64_t num_updates() const override { return num_updates_; }
   void set_num_updates(int64_t n) override { num_updates_ = n; }
+  int64_t state_bytes() const override { return state_bytes_; }
 
  private:
   const Exec exec_;
   const OptimizerOptions options_;
   std::vector<Slot> slots_;
-  std::deque<HostBuffer> buffers_;
+  std::deque<Buffer> buffers_;
   int64_t num_updates_ = 0;
+  int64_t state_bytes_ = 0;
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(
-    const Exec& exec, ParameterRegistry* registry,
-    const OptimizerOptions& options) {
+    const Exec& exec, std::vector<OwnedSlice> owned,
+    const OptimizerOptions& options, bool may_be_empty) {
   CADRE_RETURN_IF_ERROR(CheckOptions(options));
-  auto optimizer = std::make_unique<AdamWOptimizer>(exec, options);
-  for (Parameter* parameter : registry->Trainable()) optimizer->Add(parameter);
-  if (optimizer->slots().empty()) {
+  if (owned.empty() && !may_be_empty) {
     return absl::InvalidArgumentError(
         "optimizer: the model has no trainable parameter");
   }
+  auto optimizer = std::make_unique<AdamWOptimizer>(exec, options);
+  for (const OwnedSlice& slice : owned) {
+    CADRE_RETURN_IF_ERROR(optimizer->Add(slice));
+  }
+  CADRE_RETURN_IF_ERROR(optimizer->TakeValues());
   return optimizer;
+}
+
+absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(
+    const Exec& exec, ParameterRegistry* registry,
+    const OptimizerOptions& options) {
+  std::vector<OwnedSlice> owned;
+  for (Parameter* parameter : registry->Trainable()) {
+    owned.push_back(
+        {.parameter = parameter, .end = parameter->value.num_elements()});
+  }
+  return Create(exec, std::move(owned), options);
 }
 
 }  // namespace cadre

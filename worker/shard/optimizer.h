@@ -1,14 +1,14 @@
 #ifndef CADRE_WORKER_SHARD_OPTIMIZER_H_
 #define CADRE_WORKER_SHARD_OPTIMIZER_H_
 
-// AdamW with global-norm clipping over the trainable parameters of a registry.
-// Values are the f32 masters; m and v lie beside them. Frozen parameters have
-// no state and are never touched. Not thread-safe; the registry must outlive
-// it.
+// AdamW with global-norm clipping over the slices that a rank owns. f32 values
+// are their own masters; narrower ones have an f32 master beside them, from
+// which they are rounded after every update. m, v and master exist for the
+// owned slices alone. Frozen parameters have no state and are never touched.
+// Not thread-safe; parameters and slices must outlive it.
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,6 +16,7 @@
 #include "kernels/common/exec.h"
 #include "kernels/common/tensor.h"
 #include "worker/model/parameters.h"
+#include "worker/shard/owned_slice.h"
 
 namespace cadre {
 
@@ -28,19 +29,28 @@ struct OptimizerOptions {
 class Optimizer {
  public:
   struct Slot {
-    Parameter* parameter = nullptr;
-    Tensor m, v;  // shape of the parameter
+    OwnedSlice slice;
+    Tensor m, v;    // [slice.size()]
+    Tensor master;  // the same; absent where the value is its own
+
+    // What is updated and saved.
+    Tensor weight() const { return master.present() ? master : slice.value(); }
   };
 
-  // INVALID_ARGUMENT when nothing is trained or an option is out of range.
+  // INVALID_ARGUMENT when an option is out of range, or when `owned` is empty
+  // (a rank may own nothing: `may_be_empty`).
+  static absl::StatusOr<std::unique_ptr<Optimizer>> Create(
+      const Exec& exec, std::vector<OwnedSlice> owned,
+      const OptimizerOptions& options, bool may_be_empty = false);
+  // All trained parameters of the registry, whole.
   static absl::StatusOr<std::unique_ptr<Optimizer>> Create(
       const Exec& exec, ParameterRegistry* registry,
       const OptimizerOptions& options);
   virtual ~Optimizer() = default;
 
-  // Sum of the squares of the gradients, in double, in the registry's order and
-  // in fixed pieces: the same bits whatever the number of threads. Not finite
-  // when one gradient is not.
+  // Sum of the squares of the gradients that this rank counts, in double, in
+  // the order of the slots and in fixed pieces: the same bits whatever the
+  // number of threads. Not finite when one gradient is not.
   virtual absl::StatusOr<double> GradientSquares() = 0;
 
   // One update with the gradients scaled by
@@ -48,11 +58,17 @@ class Optimizer {
   // A norm that is not finite updates nothing and returns false.
   virtual absl::StatusOr<bool> Step(double learning_rate, double norm) = 0;
 
-  // In the registry's order.
+  // In the order of the slices.
   virtual const std::vector<Slot>& slots() const = 0;
+  // After slot.weight() was written from outside: values follow their masters.
+  virtual absl::Status RoundValues() = 0;
+  // After values were written from outside: masters follow them.
+  virtual absl::Status TakeValues() = 0;
   // Updates applied so far: AdamW's t.
   virtual int64_t num_updates() const = 0;
   virtual void set_num_updates(int64_t num_updates) = 0;
+  // Of m, v and the masters.
+  virtual int64_t state_bytes() const = 0;
 };
 
 }  // namespace cadre

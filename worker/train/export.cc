@@ -42,14 +42,18 @@ absl::StatusOr<ExpertLayout> ChooseLayout(const std::string& format,
                                      : adapter.layout;
 }
 
-absl::StatusOr<std::vector<float>> Values(ParameterRegistry& parameters,
+absl::StatusOr<std::vector<float>> Values(const ExportSource& source,
                                           const std::string& name) {
-  const Parameter* parameter = parameters.Find(name);
+  const Parameter* parameter = source.parameters->Find(name);
   if (parameter == nullptr) {
     return absl::InternalError(absl::StrCat("the model has no ", name));
   }
-  const absl::Span<float> values = parameter->value.span<float>();
-  return std::vector<float>(values.begin(), values.end());
+  int64_t n = 1;
+  for (int64_t dim : parameter->global_shape) n *= dim;
+  std::vector<float> values(n);
+  CADRE_RETURN_IF_ERROR(
+      source.gather->Fetch(*parameter, 0, absl::MakeSpan(values)));
+  return values;
 }
 
 // Reads the folder back and compares every value.
@@ -81,20 +85,20 @@ absl::Status CheckAdapter(const PeftAdapter& written, const ModelSpec& spec,
 }
 
 absl::Status WriteAdapter(const TrainerOptions& options,
-                          const TrainerInputs& inputs, const std::string& dir,
+                          const TrainerInputs& inputs,
+                          const ExportSource& source, const std::string& dir,
                           ordered_json* manifest) {
   PeftAdapter adapter = *inputs.adapter;
   CADRE_ASSIGN_OR_RETURN(adapter.layout,
                          ChooseLayout(options.output.adapter_format, adapter));
   // Rounding to a narrower file would lose what was trained.
   adapter.dtype = DType::kF32;
-  ParameterRegistry& parameters = inputs.model->parameters();
   adapter.weights.clear();
   int64_t num_experts = 0;
   for (const LoraModule& module : adapter.plan.modules) {
     AdapterWeights weights;
-    CADRE_ASSIGN_OR_RETURN(weights.a, Values(parameters, module.a_name()));
-    CADRE_ASSIGN_OR_RETURN(weights.b, Values(parameters, module.b_name()));
+    CADRE_ASSIGN_OR_RETURN(weights.a, Values(source, module.a_name()));
+    CADRE_ASSIGN_OR_RETURN(weights.b, Values(source, module.b_name()));
     adapter.weights.push_back(std::move(weights));
     num_experts = std::max(num_experts, module.num_experts);
   }
@@ -110,24 +114,26 @@ absl::Status WriteAdapter(const TrainerOptions& options,
 }
 
 absl::Status WriteFull(const TrainerOptions& options,
-                       const TrainerInputs& inputs, const std::string& dir) {
-  ParameterRegistry& parameters = inputs.model->parameters();
+                       const TrainerInputs& inputs, const ExportSource& from,
+                       const std::string& dir) {
   const TensorSource source =
-      [&parameters](const LogicalTensor& tensor, int64_t begin, int64_t end,
-                    absl::Span<float> out) -> absl::Status {
-    const Parameter* parameter = parameters.Find(tensor.name);
+      [&from](const LogicalTensor& tensor, int64_t begin, int64_t end,
+              absl::Span<float> out) -> absl::Status {
+    const Parameter* parameter = from.parameters->Find(tensor.name);
     if (parameter == nullptr) {
       return absl::InternalError(
           absl::StrCat("the model has no ", tensor.name));
     }
-    const Tensor rows = parameter->value.Rows(begin, end);
-    if (rows.num_elements() != static_cast<int64_t>(out.size())) {
-      return absl::InternalError(absl::StrCat(tensor.name, ": ",
-                                              rows.DebugString(), " for ",
-                                              out.size(), " elements"));
+    int64_t width = 1;
+    for (size_t i = 1; i < parameter->global_shape.size(); ++i) {
+      width *= parameter->global_shape[i];
     }
-    std::memcpy(out.data(), rows.raw(), rows.num_bytes());
-    return absl::OkStatus();
+    if ((end - begin) * width != static_cast<int64_t>(out.size())) {
+      return absl::InternalError(
+          absl::StrCat(tensor.name, ": rows ", begin, " to ", end, " of ",
+                       width, " elements for ", out.size(), " elements"));
+    }
+    return from.gather->Fetch(*parameter, begin * width, out);
   };
   if (inputs.base == nullptr) {
     CADRE_RETURN_IF_ERROR(WriteScratchCheckpoint(
@@ -217,6 +223,7 @@ absl::StatusOr<ExportedArtifact> Seal(const TrainerOptions& options,
 
 absl::StatusOr<ExportedArtifact> ExportResult(const TrainerOptions& options,
                                               const TrainerInputs& inputs,
+                                              const ExportSource& source,
                                               int64_t step) {
   fs::path target = fs::path(options.output.dir).lexically_normal();
   if (!target.has_filename()) target = target.parent_path();
@@ -241,8 +248,8 @@ absl::StatusOr<ExportedArtifact> ExportResult(const TrainerOptions& options,
   manifest["base_revision"] = options.model.revision;
   manifest["base_fingerprint"] = inputs.base_fingerprint;
   const absl::Status written =
-      lora ? WriteAdapter(options, inputs, temporary, &manifest)
-           : WriteFull(options, inputs, temporary);
+      lora ? WriteAdapter(options, inputs, source, temporary, &manifest)
+           : WriteFull(options, inputs, source, temporary);
   absl::StatusOr<ExportedArtifact> artifact =
       written.ok() ? Seal(options, temporary, std::move(manifest))
                    : absl::StatusOr<ExportedArtifact>(written);

@@ -8,6 +8,8 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "worker/model/parameters.h"
+#include "worker/shard/parameter_gather.h"
 #include "worker/train/trainer.h"
 
 namespace cadre {
@@ -15,11 +17,18 @@ namespace cadre {
 // Beside the result: what it was made from and the SHA-256 of every file.
 inline constexpr char kResultManifest[] = "cadre_manifest.json";
 
-// One rank calls it. An output folder with an older result of the same job is
+// Where the values come from: any layout of any mesh.
+struct ExportSource {
+  ParameterRegistry* parameters = nullptr;
+  ParameterGather* gather = nullptr;
+};
+
+// Rank 0 calls it while the others serve its gather. An output folder with an older result of the same job is
 // replaced; ALREADY_EXISTS for any other folder that is not empty. DATA_LOSS
 // when what was written does not read back.
 absl::StatusOr<ExportedArtifact> ExportResult(const TrainerOptions& options,
                                               const TrainerInputs& inputs,
+                                              const ExportSource& source,
                                               int64_t step);
 
 }  // namespace cadre

@@ -1,9 +1,12 @@
 #include "worker/train/load_inputs.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
@@ -14,9 +17,11 @@
 #include "model/model_dir.h"
 #include "model/peft_adapter.h"
 #include "model/sha256.h"
+#include "plan/mesh.h"
 #include "worker/data/packed_dataset.h"
 #include "worker/model/model.h"
 #include "worker/model/parameter_values.h"
+#include "worker/moe/expert_parallel.h"
 
 namespace cadre {
 namespace {
@@ -126,14 +131,44 @@ absl::StatusOr<std::unique_ptr<PeftAdapter>> MakeAdapter(
 absl::Status CopyTo(const Exec& exec, ParameterRegistry& parameters,
                     const std::string& name, const std::vector<float>& values) {
   Parameter* parameter = parameters.Find(name);
+  int64_t expected = 1;
+  if (parameter != nullptr) {
+    for (int64_t dim : parameter->global_shape) expected *= dim;
+  }
   if (parameter == nullptr ||
-      parameter->value.num_elements() != static_cast<int64_t>(values.size())) {
+      expected != static_cast<int64_t>(values.size())) {
     return absl::InternalError(absl::StrCat(
         "adapter tensor ", name, " of ", values.size(),
         " elements does not fit the model's ",
         parameter == nullptr ? "nothing" : parameter->value.DebugString()));
   }
-  return WriteParameter(exec, values, parameter);
+  if (parameter->rows.empty()) return WriteParameter(exec, values, parameter);
+  // Of the experts, those that this rank holds.
+  const auto width = static_cast<int64_t>(
+      parameter->value.num_elements() / parameter->rows.size());
+  std::vector<float> held;
+  for (const HeldRow& row : parameter->rows) {
+    const auto at = values.begin() + std::max<int64_t>(row.index, 0) * width;
+    held.insert(held.end(), at, at + width);
+  }
+  return WriteParameter(exec, held, parameter);
+}
+
+// Which experts this rank holds; nothing where it holds all.
+absl::StatusOr<std::optional<ExpertParallel>> PlaceExperts(
+    const ModelSpec& spec, const Mesh& mesh, int ep_rank) {
+  const int size = mesh.spec().expert_parallel_size;
+  if (size == 1) return std::nullopt;
+  int64_t layers = 0, experts = 0, top_k = 0;
+  for (const BlockSpec& block : spec.blocks) {
+    if (const auto* moe = std::get_if<MoeSpec>(&block.ffn)) {
+      ++layers;
+      experts = moe->num_experts;
+      top_k = moe->top_k;
+    }
+  }
+  CADRE_RETURN_IF_ERROR(ValidateExpertMesh(mesh, experts, top_k, experts));
+  return ExpertParallel::Contiguous(ep_rank, size, layers, experts);
 }
 
 absl::Status LoadModel(const TrainerOptions& options, const Exec& exec,
@@ -153,6 +188,12 @@ absl::Status LoadModel(const TrainerOptions& options, const Exec& exec,
   model_options.activation_checkpointing =
       options.model.activation_checkpointing;
   model_options.dropout_seed = options.training.seed;
+  CADRE_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Create(options.mesh));
+  const MeshCoordinates at = mesh.Coordinates(options.rank);
+  model_options.dense_sharding = {
+      .num_shards = options.mesh.fsdp_shard_group_size, .shard = at.shard};
+  CADRE_ASSIGN_OR_RETURN(model_options.expert_parallel,
+                         PlaceExperts(spec, mesh, at.ep));
   if (options.tuning.method == TuningOptions::Method::kLora) {
     CADRE_ASSIGN_OR_RETURN(inputs->adapter,
                            MakeAdapter(options, spec, observer));

@@ -21,6 +21,16 @@ void Add(std::vector<std::vector<int64_t>>& into,
   }
 }
 
+// What a rank runs that has fewer batches than its peers, or only padding: the
+// collectives of a pass are the same on every rank.
+const Batch& BatchOrEmpty(const std::vector<Batch>& batches, int64_t i) {
+  static const Batch* const empty = new Batch{.cu_seqlens = {0}};
+  if (i >= std::ssize(batches) || batches[i].num_real_tokens() == 0) {
+    return *empty;
+  }
+  return batches[i];
+}
+
 // Seconds since the last call.
 class Lap {
  public:
@@ -40,13 +50,13 @@ class Lap {
 }  // namespace
 
 TrainStepRunner::TrainStepRunner(const TrainStepOptions& options, Model* model,
-                                 Communicator* world,
-                                 const GradientGroups& groups, Clock* clock)
+                                 const MeshCommunicators* communicators,
+                                 Clock* clock)
     : options_(options),
       model_(model),
-      world_(world),
-      clock_(clock),
-      reducer_(&model->parameters(), groups) {
+      communicators_(communicators),
+      world_(communicators->world()),
+      clock_(clock) {
   for (const BlockSpec& block : model->spec().blocks) {
     if (const auto* moe = std::get_if<MoeSpec>(&block.ffn)) {
       experts_per_layer_.push_back(moe->num_experts);
@@ -55,14 +65,53 @@ TrainStepRunner::TrainStepRunner(const TrainStepOptions& options, Model* model,
 }
 
 absl::StatusOr<std::unique_ptr<TrainStepRunner>> TrainStepRunner::Create(
-    const TrainStepOptions& options, Model* model, Communicator* world,
-    const GradientGroups& groups, Clock* clock) {
+    const TrainStepOptions& options, Model* model,
+    const MeshCommunicators* communicators, Clock* clock) {
   std::unique_ptr<TrainStepRunner> runner(
-      new TrainStepRunner(options, model, world, groups, clock));
+      new TrainStepRunner(options, model, communicators, clock));
+  CADRE_ASSIGN_OR_RETURN(
+      runner->shards_,
+      ModelShards::Create(options.exec, &model->parameters(), &model->units(),
+                          communicators));
+  CADRE_RETURN_IF_ERROR(
+      model->Connect({.expert_dispatch = communicators->dispatch(),
+                      .world = runner->world_->size() > 1 ? runner->world_
+                                                          : nullptr,
+                      .units = runner->shards_->units()}));
+  if (model->parameters().Trainable().empty()) {
+    return absl::InvalidArgumentError("the model has no trainable parameter");
+  }
   CADRE_ASSIGN_OR_RETURN(
       runner->optimizer_,
-      Optimizer::Create(options.exec, &model->parameters(), options.optimizer));
+      Optimizer::Create(options.exec, runner->shards_->owned(),
+                        options.optimizer, /*may_be_empty=*/true));
   return runner;
+}
+
+absl::Status TrainStepRunner::SpreadValues() {
+  CADRE_RETURN_IF_ERROR(optimizer_->RoundValues());
+  return shards_->GatherValues();
+}
+
+MemoryUse TrainStepRunner::memory() const {
+  const ModelShards::Memory shards = shards_->memory();
+  return {.weights = shards.weights,
+          .gradients = shards.gradients,
+          .optimizer = optimizer_->state_bytes(),
+          .gather = shards.gather,
+          .reduce = shards.reduce,
+          .activations = model_->arena_stats().peak_bytes};
+}
+
+absl::StatusOr<int64_t> TrainStepRunner::AgreeOnBatches(int64_t mine) {
+  CADRE_RETURN_IF_ERROR(world_->AllReduceMax(absl::MakeSpan(&mine, 1)));
+  return mine;
+}
+
+absl::StatusOr<double> TrainStepRunner::GradientNorm() {
+  CADRE_ASSIGN_OR_RETURN(double squares, optimizer_->GradientSquares());
+  CADRE_RETURN_IF_ERROR(world_->AllReduceSum(absl::MakeSpan(&squares, 1)));
+  return std::sqrt(squares);
 }
 
 absl::StatusOr<StepMetrics> TrainStepRunner::Run(const TrainStep& data,
@@ -83,12 +132,12 @@ absl::StatusOr<StepMetrics> TrainStepRunner::Run(const TrainStep& data,
   metrics.tokens = sums[1];
   metrics.reduce_seconds = lap();
 
-  ZeroGradients();
+  CADRE_RETURN_IF_ERROR(shards_->ZeroGradients());
   CADRE_ASSIGN_OR_RETURN(Totals totals,
                          ForwardBackward(data, step, metrics.targets));
   metrics.compute_seconds = lap();
 
-  CADRE_RETURN_IF_ERROR(reducer_.Reduce());
+  CADRE_RETURN_IF_ERROR(shards_->ReduceGradients());
   CADRE_RETURN_IF_ERROR(ReduceTotals(&totals));
   metrics.reduce_seconds += lap();
 
@@ -98,10 +147,9 @@ absl::StatusOr<StepMetrics> TrainStepRunner::Run(const TrainStep& data,
       totals.aux_sum /
       static_cast<double>(options_.micro_batches * world_->size());
   metrics.expert_tokens = std::move(totals.expert_tokens);
-  // Every rank holds the same sums, so every rank counts each gradient once and
-  // takes the same decision.
-  CADRE_ASSIGN_OR_RETURN(const double squares, optimizer_->GradientSquares());
-  metrics.grad_norm = std::sqrt(squares);
+  // Every element is counted by one rank and the sum is the same everywhere, so
+  // every rank takes the same decision and clips by the same number.
+  CADRE_ASSIGN_OR_RETURN(metrics.grad_norm, GradientNorm());
   const double usable = std::isfinite(metrics.loss)
                             ? metrics.grad_norm
                             : std::numeric_limits<double>::quiet_NaN();
@@ -109,15 +157,10 @@ absl::StatusOr<StepMetrics> TrainStepRunner::Run(const TrainStep& data,
     CADRE_ASSIGN_OR_RETURN(const bool updated,
                            optimizer_->Step(learning_rate, usable));
     metrics.skipped = !updated;
+    if (updated) CADRE_RETURN_IF_ERROR(shards_->GatherValues());
   }
   metrics.optimizer_seconds = lap();
   return metrics;
-}
-
-void TrainStepRunner::ZeroGradients() {
-  for (Parameter* parameter : model_->parameters().Trainable()) {
-    std::memset(parameter->grad.raw(), 0, parameter->grad.num_bytes());
-  }
 }
 
 absl::StatusOr<TrainStepRunner::Totals> TrainStepRunner::ForwardBackward(
@@ -129,10 +172,12 @@ absl::StatusOr<TrainStepRunner::Totals> TrainStepRunner::ForwardBackward(
   const int64_t global_batches = options_.micro_batches * world_->size();
   const int64_t first =
       step * global_batches + world_->rank() * options_.micro_batches;
-  for (size_t i = 0; i < data.micro_batches.size(); ++i) {
-    const Batch& batch = data.micro_batches[i];
-    // A rank without rows still takes part in every collective of the step.
-    if (batch.num_real_tokens() == 0) continue;
+  CADRE_ASSIGN_OR_RETURN(
+      const int64_t batches,
+      AgreeOnBatches(static_cast<int64_t>(data.micro_batches.size())));
+  for (int64_t i = 0; i < batches; ++i) {
+    const Batch& batch = BatchOrEmpty(data.micro_batches, i);
+    if (batch.num_tokens() == 0 && world_->size() == 1) continue;
     LossScale scale;
     scale.inv_num_targets =
         global_targets > 0 ? 1.0 / static_cast<double>(global_targets) : 0.0;
@@ -172,8 +217,11 @@ absl::StatusOr<EvalMetrics> TrainStepRunner::Evaluate(
     const std::vector<Batch>& batches) {
   double loss_sum = 0.0;
   int64_t targets = 0;
-  for (const Batch& batch : batches) {
-    if (batch.num_targets() == 0) continue;
+  CADRE_ASSIGN_OR_RETURN(
+      const int64_t passes,
+      AgreeOnBatches(static_cast<int64_t>(batches.size())));
+  for (int64_t i = 0; i < passes; ++i) {
+    const Batch& batch = BatchOrEmpty(batches, i);
     CADRE_ASSIGN_OR_RETURN(const ForwardResult result,
                            model_->Forward(batch, {}));
     loss_sum += result.loss_sum;

@@ -3,8 +3,8 @@
 
 // One optimizer step and one evaluation pass of one rank, together with its
 // peers: micro-batches, loss, gradient sums, norm, update. Knows nothing of
-// files, stops or schedules. Not thread-safe; owns the optimizer and the
-// reduction buffers, views the rest.
+// files, stops or schedules. Not thread-safe; owns the optimizer and what brings
+// and sums parameters over the mesh, views the rest.
 
 #include <cstdint>
 #include <memory>
@@ -14,10 +14,10 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "kernels/common/exec.h"
-#include "worker/comm/communicator.h"
 #include "worker/data/packed_dataset.h"
 #include "worker/model/model.h"
-#include "worker/shard/gradient_reducer.h"
+#include "worker/shard/mesh_communicators.h"
+#include "worker/shard/model_shards.h"
 #include "worker/shard/optimizer.h"
 #include "worker/train/trainer.h"
 
@@ -31,10 +31,10 @@ struct TrainStepOptions {
 
 class TrainStepRunner {
  public:
-  // All pointers outlive it.
+  // All pointers outlive it; connects the model.
   static absl::StatusOr<std::unique_ptr<TrainStepRunner>> Create(
-      const TrainStepOptions& options, Model* model, Communicator* world,
-      const GradientGroups& groups, Clock* clock);
+      const TrainStepOptions& options, Model* model,
+      const MeshCommunicators* communicators, Clock* clock);
 
   // Trains on `data` (this rank's share of step `step`, which may be empty).
   // Fills what it knows of the metrics. A loss or norm that is not finite
@@ -46,6 +46,9 @@ class TrainStepRunner {
   absl::StatusOr<EvalMetrics> Evaluate(const std::vector<Batch>& batches);
 
   Optimizer& optimizer() { return *optimizer_; }
+  // After values were put into the optimizer's slots from outside.
+  absl::Status SpreadValues();
+  MemoryUse memory() const;
 
  private:
   // What the micro-batches of this rank add up to.
@@ -56,18 +59,20 @@ class TrainStepRunner {
   };
 
   TrainStepRunner(const TrainStepOptions& options, Model* model,
-                  Communicator* world, const GradientGroups& groups,
-                  Clock* clock);
-  void ZeroGradients();
+                  const MeshCommunicators* communicators, Clock* clock);
+  // How many micro-batches every rank runs: the most that any has.
+  absl::StatusOr<int64_t> AgreeOnBatches(int64_t mine);
   absl::StatusOr<Totals> ForwardBackward(const TrainStep& data, int64_t step,
                                          int64_t global_targets);
   absl::Status ReduceTotals(Totals* totals);
+  absl::StatusOr<double> GradientNorm();
 
   const TrainStepOptions options_;
   Model* const model_;
+  const MeshCommunicators* const communicators_;
   Communicator* const world_;
   Clock* const clock_;
-  GradientReducer reducer_;
+  std::unique_ptr<ModelShards> shards_;
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<int64_t> experts_per_layer_;
 };

@@ -16,6 +16,8 @@
 #include "worker/comm/counting_communicator.h"
 #include "worker/data/packed_dataset.h"
 #include "worker/model/model.h"
+#include "worker/shard/mesh_communicators.h"
+#include "worker/shard/parameter_gather.h"
 #include "worker/train/export.h"
 #include "worker/train/schedule.h"
 #include "worker/train/step_agreement.h"
@@ -40,16 +42,7 @@ absl::Status CheckMesh(const TrainerOptions& options,
                      options.mesh.world_size, ", the communicator is rank ",
                      world.rank(), " of ", world.size()));
   }
-  const auto check = [](const char* field, int value) {
-    if (value == 1) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(
-        "parallelism.", field, " is ", value,
-        "; this release keeps all parameters on every worker, leave it unset "
-        "or set it to 1"));
-  };
-  CADRE_RETURN_IF_ERROR(
-      check("fsdp_shard_group_size", options.mesh.fsdp_shard_group_size));
-  return check("expert_parallel_size", options.mesh.expert_parallel_size);
+  return absl::OkStatus();
 }
 
 absl::Status CheckBatch(const TrainerOptions& options) {
@@ -84,18 +77,27 @@ class TrainerImpl final : public Trainer {
         inputs_(std::move(inputs)),
         observer_(observer),
         clock_(clock),
-        world_(CountCollectives(std::move(world), &collective_seq_)) {}
+        unsplit_(CountCollectives(std::move(world), &collective_seq_)) {}
+  ~TrainerImpl() override {
+    // After an error a gather may be under way that no peer joins any more.
+    if (failed_) Abort();
+  }
 
   absl::Status Init();
 
-  absl::StatusOr<TrainOutcome> Train() override;
+  absl::StatusOr<TrainOutcome> Train() override {
+    absl::StatusOr<TrainOutcome> outcome = RunSteps();
+    failed_ = !outcome.ok();
+    return outcome;
+  }
   absl::StatusOr<ExportedArtifact> Export() override;
-  void Abort() override { world_->Abort(); }
+  void Abort() override { communicators_->Abort(); }
   int64_t step() const override { return published_step_; }
   int64_t total_steps() const override { return total_steps_; }
   int64_t collective_seq() const override { return collective_seq_; }
 
  private:
+  absl::StatusOr<TrainOutcome> RunSteps();
   absl::Status Step(double wait_seconds);
   absl::Status CountNonfinite(const StepMetrics& metrics);
   absl::Status Evaluate();
@@ -109,17 +111,16 @@ class TrainerImpl final : public Trainer {
             .data = inputs_.train.get(),
             .base_fingerprint = inputs_.base_fingerprint};
   }
-  // The group's communicator; null for a group of one. A group that is the
-  // world shares its communicator: their collectives never overlap.
-  absl::StatusOr<Communicator*> Group(const Mesh& mesh, MeshGroup group);
 
   const TrainerOptions options_;
   TrainerInputs inputs_;
   TrainObserver* const observer_;
   Clock* const clock_;
   std::atomic<int64_t> collective_seq_{0};
-  std::unique_ptr<Communicator> world_;
-  std::vector<std::unique_ptr<Communicator>> groups_;
+  std::unique_ptr<Communicator> unsplit_;  // until communicators_ has it
+  std::unique_ptr<MeshCommunicators> communicators_;
+  Communicator* world_ = nullptr;
+  bool failed_ = false;
   LearningRateSchedule schedule_;
   std::unique_ptr<TrainStepRunner> runner_;
   std::vector<Batch> eval_batches_;
@@ -133,21 +134,13 @@ class TrainerImpl final : public Trainer {
   double last_loss_ = 0.0;
 };
 
-absl::StatusOr<Communicator*> TrainerImpl::Group(const Mesh& mesh,
-                                                 MeshGroup group) {
-  const int rank = options_.rank;
-  if (mesh.GroupSize(group) == 1) return nullptr;
-  if (mesh.GroupSize(group) == mesh.world_size()) return world_.get();
-  CADRE_ASSIGN_OR_RETURN(auto part,
-                         world_->Split(mesh.GroupIndex(group, rank),
-                                       mesh.RankInGroup(group, rank)));
-  groups_.push_back(std::move(part));
-  return groups_.back().get();
-}
-
 absl::Status TrainerImpl::Init() {
-  CADRE_RETURN_IF_ERROR(CheckMesh(options_, *world_));
+  CADRE_RETURN_IF_ERROR(CheckMesh(options_, *unsplit_));
   CADRE_RETURN_IF_ERROR(CheckBatch(options_));
+  CADRE_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Create(options_.mesh));
+  CADRE_ASSIGN_OR_RETURN(communicators_,
+                         MeshCommunicators::Create(mesh, std::move(unsplit_)));
+  world_ = communicators_->world();
   const TrainingOptions& training = options_.training;
   total_steps_ = training.max_steps > 0
                      ? training.max_steps
@@ -164,28 +157,19 @@ absl::Status TrainerImpl::Init() {
                .total_steps = total_steps_};
   CADRE_RETURN_IF_ERROR(schedule_.Validate());
 
-  CADRE_RETURN_IF_ERROR(AgreeOnValue(world_.get(), "the job's options",
+  CADRE_RETURN_IF_ERROR(AgreeOnValue(world_, "the job's options",
                                      ShortDigest(ConfigHash(options_))));
   CADRE_RETURN_IF_ERROR(
-      AgreeOnValue(world_.get(), "the number of steps", total_steps_));
-  CADRE_RETURN_IF_ERROR(AgreeOnValue(world_.get(), "the rows of the data",
+      AgreeOnValue(world_, "the number of steps", total_steps_));
+  CADRE_RETURN_IF_ERROR(AgreeOnValue(world_, "the rows of the data",
                                      inputs_.train->rows_per_epoch()));
-  CADRE_RETURN_IF_ERROR(AgreeOnValue(world_.get(), "the tokens of the data",
+  CADRE_RETURN_IF_ERROR(AgreeOnValue(world_, "the tokens of the data",
                                      inputs_.train->num_tokens()));
   CADRE_RETURN_IF_ERROR(
-      AgreeOnValue(world_.get(), "the base model",
+      AgreeOnValue(world_, "the base model",
                    static_cast<int64_t>(
                        std::hash<std::string>()(inputs_.base_fingerprint))));
 
-  CADRE_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Create(options_.mesh));
-  GradientGroups groups;
-  for (const MeshGroup group : kCommunicatorOrder) {
-    CADRE_ASSIGN_OR_RETURN(Communicator* const communicator,
-                           Group(mesh, group));
-    // Without shards the replica group is all ranks, and so is the expert one.
-    if (group == MeshGroup::kReplica) groups.dense = communicator;
-    if (group == MeshGroup::kExpertReplica) groups.expert = communicator;
-  }
   CADRE_ASSIGN_OR_RETURN(
       runner_, TrainStepRunner::Create(
                    {.exec = inputs_.exec,
@@ -197,13 +181,14 @@ absl::Status TrainerImpl::Init() {
                     .micro_batches =
                         training.global_batch_size /
                         (training.micro_batch_size * options_.mesh.world_size)},
-                   inputs_.model.get(), world_.get(), groups, clock_));
+                   inputs_.model.get(), communicators_.get(), clock_));
   if (inputs_.eval != nullptr) eval_batches_ = inputs_.eval->EvalBatches();
 
   if (!options_.checkpoint.resume_path.empty()) {
     absl::StatusOr<TrainingCounters> resumed = Resume(State());
     CADRE_RETURN_IF_ERROR(
-        AgreeOnStatus(world_.get(), "resuming", resumed.status()));
+        AgreeOnStatus(world_, "resuming", resumed.status()));
+    CADRE_RETURN_IF_ERROR(runner_->SpreadValues());
     counters_ = *resumed;
     // At step 0 only the weights were taken: this job has saved nothing yet.
     if (counters_.step > 0) saved_step_ = counters_.step;
@@ -225,7 +210,7 @@ bool TrainerImpl::SaveIsDue() const {
          clock_->Monotonic() - saved_at_ >= checkpoint.every;
 }
 
-absl::StatusOr<TrainOutcome> TrainerImpl::Train() {
+absl::StatusOr<TrainOutcome> TrainerImpl::RunSteps() {
   observer_->OnPhase(TrainPhase::kTrain);
   saved_at_ = clock_->Monotonic();
   const TrainCheckpointOptions& checkpoint = options_.checkpoint;
@@ -235,7 +220,7 @@ absl::StatusOr<TrainOutcome> TrainerImpl::Train() {
                              .save = observer_->SaveRequested() || SaveIsDue()};
     const absl::Duration begin = clock_->Monotonic();
     CADRE_ASSIGN_OR_RETURN(const StepWishes agreed,
-                           AgreeOnStep(world_.get(), options_.attempt_epoch,
+                           AgreeOnStep(world_, options_.attempt_epoch,
                                        counters_.step, mine));
     // How long the slowest rank was waited for.
     const double wait_seconds =
@@ -284,6 +269,7 @@ absl::Status TrainerImpl::Step(double wait_seconds) {
                       std::max<int64_t>(1, inputs_.train->rows_per_epoch()));
   metrics.trained_tokens = counters_.trained_tokens;
   metrics.nonfinite_total = counters_.nonfinite_total;
+  metrics.memory = runner_->memory();
   metrics.data_seconds = data_seconds;
   metrics.wait_seconds = wait_seconds;
   metrics.step_seconds =
@@ -344,13 +330,13 @@ absl::Status TrainerImpl::Save() {
                  absl::StrCat("saving a checkpoint at step ", counters_.step));
   }
   CADRE_RETURN_IF_ERROR(
-      AgreeOnStatus(world_.get(), "saving a checkpoint", saved.status()));
+      AgreeOnStatus(world_, "saving a checkpoint", saved.status()));
   saved_step_ = counters_.step;
   saved_at_ = clock_->Monotonic();
   observer_->OnFilesSaved(*saved);
   if (options_.checkpoint.seal_by_trainer) {
     CADRE_ASSIGN_OR_RETURN(const std::string sha256,
-                           SealTogether(world_.get(), *saved));
+                           SealTogether(world_, *saved));
     if (options_.rank == 0) {
       observer_->OnSealed(saved->step, saved->dir, sha256);
       CADRE_RETURN_IF_ERROR(ApplyRetention());
@@ -375,12 +361,20 @@ absl::Status TrainerImpl::ApplyRetention() {
 absl::StatusOr<ExportedArtifact> TrainerImpl::Export() {
   if (options_.output.dir.empty()) return ExportedArtifact();
   observer_->OnPhase(TrainPhase::kExport);
+  ParameterRegistry& parameters = inputs_.model->parameters();
+  ParameterGather gather(inputs_.exec, &parameters, &inputs_.model->units(),
+                         communicators_.get());
   absl::StatusOr<ExportedArtifact> artifact = ExportedArtifact();
   if (options_.rank == 0) {
-    artifact = ExportResult(options_, inputs_, counters_.step);
+    artifact = ExportResult(options_, inputs_,
+                            {.parameters = &parameters, .gather = &gather},
+                            counters_.step);
+    CADRE_RETURN_IF_ERROR(gather.Finish());
+  } else {
+    CADRE_RETURN_IF_ERROR(gather.Serve());
   }
   CADRE_RETURN_IF_ERROR(
-      AgreeOnStatus(world_.get(), "exporting the result", artifact.status()));
+      AgreeOnStatus(world_, "exporting the result", artifact.status()));
   return artifact;
 }
 

@@ -35,6 +35,20 @@ class ModelDir;
 class PackedDataset;
 struct PeftAdapter;
 
+// Bytes of one rank, by what they are for; activations are the most that were
+// in use at once.
+struct MemoryUse {
+  int64_t weights = 0;    // values that lie here, sharded ones as slices
+  int64_t gradients = 0;  // of trained parameters
+  int64_t optimizer = 0;  // m, v and masters of the owned slices
+  int64_t gather = 0;     // units that are gathered for use
+  int64_t reduce = 0;     // buffers of reductions
+  int64_t activations = 0;
+  int64_t total() const {
+    return weights + gradients + optimizer + gather + reduce + activations;
+  }
+};
+
 // One optimizer step, equal on every rank but for the seconds.
 struct StepMetrics {
   int64_t step = 0;  // steps done, this one included
@@ -52,6 +66,7 @@ struct StepMetrics {
   double tokens_per_second = 0.0;  // global
   bool skipped = false;            // non-finite: nothing was updated
   int64_t nonfinite_total = 0;
+  MemoryUse memory;  // of this rank, peak so far
   // [MoE layers][experts], summed over ranks and micro-batches.
   std::vector<std::vector<int64_t>> expert_tokens;
 };

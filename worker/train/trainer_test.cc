@@ -30,7 +30,9 @@
 #include "worker/comm/local_communicator.h"
 #include "worker/data/packed_dataset.h"
 #include "worker/model/model.h"
+#include "worker/shard/mesh_communicators.h"
 #include "worker/train/train_step.h"
+#include "worker/train/trainer_fixture.h"
 
 namespace cadre {
 namespace {
@@ -43,243 +45,6 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
-using Weights = std::map<std::string, std::vector<float>>;
-
-constexpr char kConfig[] = R"({
-  "model_type": "kimi_linear", "hidden_size": 16, "vocab_size": 48,
-  "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"],
-  "mlp_layer_types": ["dense", "sparse"], "intermediate_size": 24,
-  "moe_intermediate_size": 12, "num_experts": 4, "num_experts_per_token": 2,
-  "num_shared_experts": 1, "routed_scaling_factor": 1.5,
-  "moe_renormalize": true, "num_expert_group": 1, "topk_group": 1,
-  "linear_attn_config": {"num_heads": 2, "head_dim": 8,
-    "short_conv_kernel_size": 4, "kda_layers": [1], "full_attn_layers": [2]},
-  "linear_num_heads": 2, "linear_head_dim": 8, "linear_conv_kernel_dim": 4,
-  "num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": null,
-  "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
-  "v_head_dim": 8, "head_dim": 4, "rms_norm_eps": 1e-5, "hidden_act": "silu",
-  "tie_word_embeddings": false, "pad_token_id": 0,
-  "model_max_length": 1024})";
-
-std::vector<EncodedSample> Samples(int count) {
-  std::vector<EncodedSample> samples;
-  uint32_t random = 7;
-  for (int s = 0; s < count; ++s) {
-    EncodedSample sample;
-    const int length = 5 + s % 7;
-    for (int t = 0; t < length; ++t) {
-      random = random * 1664525u + 1013904223u;
-      sample.ids.push_back(1 + static_cast<int32_t>(random >> 8) % 47);
-      sample.trained.push_back(t > s % 3);  // targets differ between rows
-    }
-    sample.full_length = length;
-    samples.push_back(std::move(sample));
-  }
-  return samples;
-}
-
-class Recorder : public TrainObserver {
- public:
-  void OnStep(const StepMetrics& m) override { steps.push_back(m); }
-  void OnEval(const EvalMetrics& m) override { evals.push_back(m); }
-  void OnFilesSaved(const FilesSaved& s) override { saved.push_back(s); }
-  void OnSealed(int64_t step, const std::string& dir,
-                const std::string&) override {
-    sealed[step] = dir;
-  }
-  void OnEvent(absl::string_view kind, absl::string_view) override {
-    events.push_back(std::string(kind));
-  }
-  bool StopRequested() override {
-    return stop_at >= 0 && static_cast<int64_t>(steps.size()) >= stop_at;
-  }
-
-  int64_t stop_at = -1;
-  std::vector<StepMetrics> steps;
-  std::vector<EvalMetrics> evals;
-  std::vector<FilesSaved> saved;
-  std::map<int64_t, std::string> sealed;
-  std::vector<std::string> events;
-};
-
-// What one rank did.
-struct RankRun {
-  Recorder observer;
-  absl::Status status;
-  TrainOutcome outcome = TrainOutcome::kFinished;
-  Weights weights;
-  ExportedArtifact artifact;
-};
-
-class TrainerTest : public ::testing::Test {
- protected:
-  TrainerTest()
-      : root_(absl::StrCat(
-            ::testing::TempDir(), "/",
-            ::testing::UnitTest::GetInstance()->current_test_info()->name())) {
-    fs::remove_all(root_);
-    fs::create_directories(root_);
-  }
-
-  TrainerOptions Options(int ranks, TuningOptions::Method method) const {
-    TrainerOptions options;
-    options.job = "jobs/tiny";
-    options.mesh.world_size = ranks;
-    options.tuning.method = method;
-    options.tuning.lora_rank = 4;
-    options.tuning.lora_alpha = 8;
-    options.tuning.lora_target_modules = {"q_proj", "o_proj", "experts",
-                                          "expert_gate"};
-    options.data.max_seq_len = 24;
-    options.training.max_steps = 4;
-    options.training.global_batch_size = 8;
-    options.training.micro_batch_size = 1;
-    options.training.learning_rate = 1e-2;
-    options.training.seed = 3;
-    options.model.random_init = true;
-    return options;
-  }
-
-  static std::unique_ptr<PackedDataset> Data(const TrainerOptions& options,
-                                             int count) {
-    PackedDatasetOptions data;
-    data.encode.max_seq_len = options.data.max_seq_len;
-    data.seed = options.training.seed;
-    data.global_batch_size = options.training.global_batch_size;
-    data.micro_batch_size = options.training.micro_batch_size;
-    data.rank = options.rank;
-    data.num_ranks = options.mesh.world_size;
-    auto dataset = PackedDataset::FromSamples(Samples(count), data);
-    EXPECT_OK(dataset);
-    return dataset.ok() ? *std::move(dataset) : nullptr;
-  }
-
-  static TrainerInputs Inputs(const TrainerOptions& options) {
-    TrainerInputs inputs;
-    inputs.config_json = kConfig;
-    inputs.base_fingerprint = "tiny";
-    auto spec = ParseModelSpec(kConfig);
-    EXPECT_OK(spec);
-    ModelOptions model;
-    if (options.tuning.method == TuningOptions::Method::kLora) {
-      auto plan =
-          PlanLora(*spec, {.rank = options.tuning.lora_rank,
-                           .alpha = options.tuning.lora_alpha,
-                           .targets = options.tuning.lora_target_modules});
-      EXPECT_OK(plan);
-      model.lora = *plan;
-      inputs.adapter = std::make_unique<PeftAdapter>();
-      inputs.adapter->plan = *plan;
-    }
-    auto made = Model::Create(*spec, model);
-    EXPECT_OK(made);
-    inputs.model = *std::move(made);
-    EXPECT_OK(inputs.model->InitWeights(11));
-    EXPECT_OK(inputs.model->InitAdapter(12));
-    inputs.train = Data(options, 40);
-    inputs.eval = Data(options, 9);
-    return inputs;
-  }
-
-  static Weights WeightsOf(Model& model) {
-    Weights weights;
-    for (const Parameter* p : model.parameters().all()) {
-      const auto values = p->value.span<float>();
-      weights[p->name].assign(values.begin(), values.end());
-    }
-    return weights;
-  }
-
-  // Trains (and exports where a folder is named) on all ranks.
-  static std::vector<std::unique_ptr<RankRun>> Run(
-      const TrainerOptions& options, int64_t stop_at = -1,
-      const std::function<void(Model&)>& change = nullptr) {
-    const int ranks = options.mesh.world_size;
-    auto world =
-        CreateLocalCommunicators(ranks, {.timeout = absl::Seconds(50)});
-    std::vector<std::unique_ptr<RankRun>> runs;
-    for (int r = 0; r < ranks; ++r) runs.push_back(std::make_unique<RankRun>());
-    // Only the last rank asks for the stop.
-    runs.back()->observer.stop_at = stop_at;
-    std::vector<std::thread> threads;
-    for (int r = 0; r < ranks; ++r) {
-      threads.emplace_back([&, r] {
-        RankRun& run = *runs[r];
-        TrainerOptions mine = options;
-        mine.rank = r;
-        TrainerInputs inputs = Inputs(mine);
-        Model* model = inputs.model.get();
-        if (change) change(*model);
-        auto trainer = Trainer::Create(mine, std::move(inputs),
-                                       std::move(world[r]), &run.observer);
-        run.status = trainer.status();
-        if (!trainer.ok()) return;
-        const auto outcome = (*trainer)->Train();
-        run.status = outcome.status();
-        run.weights = WeightsOf(*model);
-        if (!outcome.ok()) return;
-        run.outcome = *outcome;
-        if (*outcome == TrainOutcome::kStopped) return;
-        const auto artifact = (*trainer)->Export();
-        run.status = artifact.status();
-        if (artifact.ok()) run.artifact = *artifact;
-        EXPECT_GT((*trainer)->collective_seq(), 0);
-        EXPECT_EQ((*trainer)->step(), (*trainer)->total_steps());
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    return runs;
-  }
-
-  std::string root_;
-};
-
-double RelativeDistance(const Weights& a, const Weights& b) {
-  double difference = 0, norm = 0;
-  for (const auto& [name, values] : a) {
-    const std::vector<float>& others = b.at(name);
-    for (size_t i = 0; i < values.size(); ++i) {
-      const double d = double{values[i]} - others[i];
-      difference += d * d;
-      norm += double{values[i]} * values[i];
-    }
-  }
-  return std::sqrt(difference / norm);
-}
-
-// Equal up to the rounding of float32 sums in another order.
-void ExpectSameTraining(const RankRun& a, const RankRun& b) {
-  ASSERT_EQ(a.observer.steps.size(), b.observer.steps.size());
-  for (size_t i = 0; i < a.observer.steps.size(); ++i) {
-    const StepMetrics &x = a.observer.steps[i], &y = b.observer.steps[i];
-    EXPECT_NEAR(x.loss, y.loss, 2e-5 * x.loss) << "step " << i;
-    EXPECT_NEAR(x.grad_norm, y.grad_norm, 1e-3 * x.grad_norm) << "step " << i;
-    EXPECT_EQ(x.targets, y.targets);
-    EXPECT_EQ(x.tokens, y.tokens);
-  }
-  // The first step sees equal weights, so it is the sharp test.
-  EXPECT_NEAR(a.observer.steps[0].grad_norm, b.observer.steps[0].grad_norm,
-              2e-6 * a.observer.steps[0].grad_norm);
-  EXPECT_EQ(a.observer.steps[0].expert_tokens,
-            b.observer.steps[0].expert_tokens);
-  EXPECT_LT(RelativeDistance(a.weights, b.weights), 1e-4);
-}
-
-void ExpectBitwiseEqual(const RankRun& a, size_t first_step, const RankRun& b) {
-  for (size_t i = 0; i < b.observer.steps.size(); ++i) {
-    const StepMetrics& x = a.observer.steps.at(first_step + i);
-    const StepMetrics& y = b.observer.steps[i];
-    EXPECT_EQ(x.step, y.step);
-    EXPECT_EQ(x.loss, y.loss);
-    EXPECT_EQ(x.grad_norm, y.grad_norm);
-    EXPECT_EQ(x.learning_rate, y.learning_rate);
-    EXPECT_EQ(x.trained_tokens, y.trained_tokens);
-  }
-  EXPECT_EQ(a.weights, b.weights);
-}
-
-constexpr auto kLora = TuningOptions::Method::kLora;
-constexpr auto kFull = TuningOptions::Method::kFull;
 
 TEST_F(TrainerTest, RanksShareTheWorkOfOne) {
   for (const auto method : {kLora, kFull}) {
@@ -427,7 +192,8 @@ TEST_F(TrainerTest, SavesOnScheduleAndKeepsTheNewest) {
   ASSERT_OK_AND_ASSIGN(const CheckpointManifest manifest,
                        VerifyCheckpoint(stored[1].path));
   EXPECT_EQ(manifest.mesh.world_size, 2);
-  EXPECT_THAT(manifest.files, SizeIs(4));  // adapter, optimizer, two states
+  // Both ranks update experts: adapter, optimizer and state of each.
+  EXPECT_THAT(manifest.files, SizeIs(6));
 }
 
 TEST_F(TrainerTest, WithoutSealingTheFoldersAreNoCheckpoints) {
@@ -503,21 +269,22 @@ TEST_F(TrainerTest, OptionsThatCannotWorkNameTheField) {
     TrainerOptions safe = options;
     safe.training.global_batch_size = 8;
     safe.training.micro_batch_size = 1;
+    safe.mesh = {.world_size = options.mesh.world_size};
     return Trainer::Create(options, Inputs(safe), std::move(world[0]),
                            &observer)
         .status();
   };
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   TrainerOptions options = Options(2, kLora);
-  options.mesh.fsdp_shard_group_size = 2;
+  options.mesh.fsdp_shard_group_size = 3;
   EXPECT_THAT(
       status(options),
-      StatusIs(kInvalid, HasSubstr("parallelism.fsdp_shard_group_size is 2")));
+      StatusIs(kInvalid, HasSubstr("parallelism.fsdp_shard_group_size is 3")));
   options = Options(2, kLora);
-  options.mesh.expert_parallel_size = 2;
+  options.mesh.expert_parallel_size = 4;
   EXPECT_THAT(
       status(options),
-      StatusIs(kInvalid, HasSubstr("parallelism.expert_parallel_size is 2")));
+      StatusIs(kInvalid, HasSubstr("parallelism.expert_parallel_size is 4")));
   options = Options(2, kLora);
   options.training.micro_batch_size = 3;
   EXPECT_THAT(status(options),
@@ -585,9 +352,13 @@ TEST_F(TrainerTest, ARankWithoutRowsTakesPart) {
       TrainerInputs inputs = Inputs(options);
       TrainStep data = inputs.train->Next();
       if (r == 1) data.micro_batches.clear();
-      auto runner = TrainStepRunner::Create(
-          {.micro_batches = 8}, inputs.model.get(), world[r].get(),
-          {.dense = world[r].get(), .expert = world[r].get()}, Clock::Real());
+      ASSERT_OK_AND_ASSIGN(const Mesh mesh, Mesh::Create({.world_size = 2}));
+      ASSERT_OK_AND_ASSIGN(
+          const auto communicators,
+          MeshCommunicators::Create(mesh, std::move(world[r])));
+      auto runner =
+          TrainStepRunner::Create({.micro_batches = 8}, inputs.model.get(),
+                                  communicators.get(), Clock::Real());
       ASSERT_OK(runner);
       auto done = (*runner)->Run(data, 0, 1e-2);
       ASSERT_OK(done);
@@ -604,7 +375,7 @@ TEST_F(TrainerTest, ARankWithoutRowsTakesPart) {
 
 TEST_F(TrainerTest, ExportsTheAdapterInEveryLayout) {
   TrainerOptions options = Options(2, kLora);
-  ASSERT_OK_AND_ASSIGN(const ModelSpec spec, ParseModelSpec(kConfig));
+  ASSERT_OK_AND_ASSIGN(const ModelSpec spec, ParseModelSpec(kTinyConfig));
   for (const char* format : {"auto", "peft_per_expert", "peft_fused"}) {
     options.output.adapter_format = format;
     options.output.dir = absl::StrCat(root_, "/", format, "/");

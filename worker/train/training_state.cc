@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 #include "model/sha256.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/shard/owned_slice.h"
 #include "worker/train/step_agreement.h"
 
 namespace cadre {
@@ -161,13 +162,22 @@ absl::StatusOr<FilesSaved> SaveRank(const TrainingState& state,
       .optimizer_updates = state.optimizer->num_updates(),
       .global_batch_size = options.training.global_batch_size,
   };
-  // Without sharding every rank holds everything; the first one writes it.
-  std::vector<NamedTensor> weights, moments;
-  if (options.rank == 0) {
-    for (const Optimizer::Slot& slot : state.optimizer->slots()) {
-      weights.push_back({slot.parameter->name, slot.parameter->value});
-      moments.push_back({slot.parameter->name + ".m", slot.m});
-      moments.push_back({slot.parameter->name + ".v", slot.v});
+  // What several ranks hold is written by the one that counts it.
+  std::vector<TensorPiece> weights, moments;
+  for (const Optimizer::Slot& slot : state.optimizer->slots()) {
+    if (!slot.slice.counted) continue;
+    const Parameter& parameter = *slot.slice.parameter;
+    for (const Stretch& part : HomeStretches(slot.slice)) {
+      const auto piece = [&](const char* suffix, const Tensor& of) {
+        return TensorPiece{
+            .name = parameter.name + suffix,
+            .global_shape = parameter.global_shape,
+            .begin = part.global_begin,
+            .value = FlatPart(of, part.begin, part.begin + part.size)};
+      };
+      weights.push_back(piece("", slot.weight()));
+      moments.push_back(piece(".m", slot.m));
+      moments.push_back(piece(".v", slot.v));
     }
   }
   files.weights = weights;
@@ -214,20 +224,37 @@ absl::StatusOr<TrainingCounters> Resume(const TrainingState& state) {
       CheckpointReader::Open(options.checkpoint.resume_path,
                              options.checkpoint.resume_manifest_sha256));
   CADRE_RETURN_IF_ERROR(CheckBelongs(state, *reader));
-  for (const Optimizer::Slot& slot : state.optimizer->slots()) {
-    CADRE_RETURN_IF_ERROR(
-        reader->ReadWeight(slot.parameter->name, slot.parameter->value));
-  }
+  // Every rank reads what it updates, whoever wrote it.
+  const auto for_each_part = [&](auto read) -> absl::Status {
+    for (const Optimizer::Slot& slot : state.optimizer->slots()) {
+      for (const Stretch& part : StretchesOf(slot.slice)) {
+        CADRE_RETURN_IF_ERROR(read(slot, part));
+      }
+    }
+    return absl::OkStatus();
+  };
+  const auto in = [](const Tensor& of, const Stretch& part) {
+    return FlatPart(of, part.begin, part.begin + part.size);
+  };
+  CADRE_RETURN_IF_ERROR(
+      for_each_part([&](const Optimizer::Slot& slot, const Stretch& part) {
+        const Parameter& parameter = *slot.slice.parameter;
+        return reader->ReadWeight(parameter.name, parameter.global_shape,
+                                  part.global_begin, in(slot.weight(), part));
+      }));
   TrainingCounters counters;
   if (!options.checkpoint.resume_optimizer) return counters;
   const RankState& stored = reader->shared_state();
   CADRE_RETURN_IF_ERROR(CheckData(state, stored));
-  for (const Optimizer::Slot& slot : state.optimizer->slots()) {
+  CADRE_RETURN_IF_ERROR(for_each_part([&](const Optimizer::Slot& slot,
+                                          const Stretch& part) -> absl::Status {
+    const Parameter& parameter = *slot.slice.parameter;
     CADRE_RETURN_IF_ERROR(
-        reader->ReadOptimizer(slot.parameter->name + ".m", slot.m));
-    CADRE_RETURN_IF_ERROR(
-        reader->ReadOptimizer(slot.parameter->name + ".v", slot.v));
-  }
+        reader->ReadOptimizer(parameter.name + ".m", parameter.global_shape,
+                              part.global_begin, in(slot.m, part)));
+    return reader->ReadOptimizer(parameter.name + ".v", parameter.global_shape,
+                                 part.global_begin, in(slot.v, part));
+  }));
   state.optimizer->set_num_updates(stored.optimizer_updates);
   CADRE_ASSIGN_OR_RETURN(const DataCursor cursor,
                          DataCursor::Parse(stored.data_cursor));

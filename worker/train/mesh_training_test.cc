@@ -1,0 +1,169 @@
+// Training over meshes of every shape: what a step does must not depend on who
+// holds which part of the model.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "model/model_dir.h"
+#include "model/peft_adapter.h"
+#include "worker/train/trainer_fixture.h"
+
+namespace cadre {
+namespace {
+
+using ::testing::SizeIs;
+
+struct Layout {
+  int ranks = 1, shards = 1, experts = 1;
+};
+
+class MeshTrainingTest : public TrainerTest {
+ protected:
+  TrainerOptions OptionsOf(const Layout& layout,
+                           TuningOptions::Method method) const {
+    TrainerOptions options = Options(layout.ranks, method);
+    options.mesh.fsdp_shard_group_size = layout.shards;
+    options.mesh.expert_parallel_size = layout.experts;
+    return options;
+  }
+
+  // Every value of the exported result, by name.
+  static Weights ResultOf(const std::string& dir,
+                          TuningOptions::Method method) {
+    Weights out;
+    if (method == kFull) {
+      auto read = ModelDir::Open(dir);
+      EXPECT_OK(read);
+      auto model = Model::Create(read->spec(), {});
+      EXPECT_OK(model);
+      EXPECT_OK((*model)->LoadWeights(*read));
+      return WeightsOf(**model);
+    }
+    auto spec = ParseModelSpec(kTinyConfig);
+    EXPECT_OK(spec);
+    auto adapter = ReadPeftAdapter(dir, *spec);
+    EXPECT_OK(adapter);
+    for (size_t i = 0; i < adapter->plan.modules.size(); ++i) {
+      out[adapter->plan.modules[i].a_name()] = adapter->weights[i].a;
+      out[adapter->plan.modules[i].b_name()] = adapter->weights[i].b;
+    }
+    return out;
+  }
+
+  static const std::vector<Layout>& Layouts() {
+    static const auto* const layouts = new std::vector<Layout>{
+        {2, 2, 1}, {4, 2, 1}, {4, 4, 1}, {4, 1, 1}};
+    return *layouts;
+  }
+};
+
+TEST_F(MeshTrainingTest, EveryLayoutTrainsTheSame) {
+  for (const auto method : {kLora, kFull}) {
+    TrainerOptions options = OptionsOf({}, method);
+    options.output.dir = root_ + "/one";
+    const auto one = Run(options);
+    ASSERT_OK(one[0]->status);
+    const Weights expected = ResultOf(options.output.dir, method);
+    for (const Layout& layout : Layouts()) {
+      SCOPED_TRACE(absl::StrCat(layout.ranks, " ranks, ", layout.shards,
+                                " shards, EP ", layout.experts, ", ",
+                                method == kFull ? "full" : "lora"));
+      options = OptionsOf(layout, method);
+      options.output.dir = root_ + "/many";
+      const auto many = Run(options);
+      for (const auto& run : many) {
+        ASSERT_OK(run->status);
+        ExpectSameTraining(*one[0], *run);
+      }
+      EXPECT_LT(RelativeDistance(expected,
+                                 ResultOf(options.output.dir, method)),
+                1e-4);
+    }
+  }
+}
+
+TEST_F(MeshTrainingTest, ReplayedBlocksTrainTheSame) {
+  for (const Layout& layout : {Layout{}, Layout{4, 2, 1}}) {
+    TrainerOptions options = OptionsOf(layout, kFull);
+    const auto plain = Run(options);
+    options.model.activation_checkpointing = true;
+    const auto replayed = Run(options);
+    ASSERT_OK(plain[0]->status);
+    ASSERT_OK(replayed[0]->status);
+    for (size_t i = 0; i < plain[0]->observer.steps.size(); ++i) {
+      EXPECT_EQ(plain[0]->observer.steps[i].loss,
+                replayed[0]->observer.steps[i].loss);
+      EXPECT_EQ(plain[0]->observer.steps[i].grad_norm,
+                replayed[0]->observer.steps[i].grad_norm);
+    }
+  }
+}
+
+// One layout saves, all others go on.
+TEST_F(MeshTrainingTest, ACheckpointResumesOnEveryLayout) {
+  for (const auto method : {kLora, kFull}) {
+    TrainerOptions options = OptionsOf({}, method);
+    options.training.max_steps = 6;
+    const auto whole = Run(options);
+    ASSERT_OK(whole[0]->status);
+    const Layout& writer = Layouts()[1];
+    options = OptionsOf(writer, method);
+    options.training.max_steps = 6;
+    const auto uninterrupted = Run(options);
+    options.checkpoint.dir = absl::StrCat(root_, "/", method == kFull);
+    options.checkpoint.seal_by_trainer = true;
+    const auto half = Run(options, /*stop_at=*/3);
+    for (const auto& run : half) ASSERT_OK(run->status);
+    const std::string saved = half[0]->observer.sealed.at(3);
+    std::vector<Layout> readers = Layouts();
+    readers.push_back({});
+    for (const Layout& layout : readers) {
+      SCOPED_TRACE(absl::StrCat(layout.ranks, " ranks, ", layout.shards,
+                                " shards, EP ", layout.experts));
+      TrainerOptions resumed = OptionsOf(layout, method);
+      resumed.training.max_steps = 6;
+      resumed.checkpoint.resume_path = saved;
+      const auto rest = Run(resumed);
+      for (const auto& run : rest) {
+        ASSERT_OK(run->status);
+        ASSERT_THAT(run->observer.steps, SizeIs(3));
+        for (int i = 0; i < 3; ++i) {
+          const StepMetrics& a = whole[0]->observer.steps[3 + i];
+          EXPECT_NEAR(a.loss, run->observer.steps[i].loss, 2e-5 * a.loss);
+        }
+      }
+      const bool same = layout.ranks == writer.ranks &&
+                        layout.shards == writer.shards &&
+                        layout.experts == writer.experts;
+      if (same) ExpectBitwiseEqual(*uninterrupted[0], 3, *rest[0]);
+    }
+  }
+}
+
+TEST_F(MeshTrainingTest, ShardsTakeTheirShareOfMemory) {
+  const auto memory = [&](const Layout& layout, TuningOptions::Method method) {
+    const auto runs = Run(OptionsOf(layout, method));
+    EXPECT_OK(runs[0]->status);
+    // Nothing grows behind the first step.
+    EXPECT_EQ(runs[0]->observer.steps.front().memory.total(),
+              runs[0]->observer.steps.back().memory.total());
+    return runs[0]->observer.steps.back().memory;
+  };
+  const MemoryUse one = memory({}, kFull), four = memory({4, 4, 1}, kFull);
+  EXPECT_LT(four.optimizer, one.optimizer * 0.3);
+  EXPECT_LT(four.weights, one.weights);
+  EXPECT_EQ(one.gather, 0);
+  EXPECT_GT(four.gather, 0);
+  const MemoryUse lora = memory({4, 2, 1}, kLora);
+  EXPECT_LT(lora.gradients, lora.weights);
+  EXPECT_GT(lora.optimizer, 0);
+}
+
+}  // namespace
+}  // namespace cadre
