@@ -10,7 +10,10 @@
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
+#include "plan/mesh.h"
+#include "tests/parity/mesh_run.h"
 #include "tests/parity/runs.h"
 
 namespace {
@@ -22,6 +25,12 @@ struct Flags {
   bool activation_checkpointing = false;
 };
 
+cadre::MeshSpec MeshOf(const Flags& flags) {
+  return {.world_size = flags.ranks,
+          .fsdp_shard_group_size = flags.fsdp_shard_group_size,
+          .expert_parallel_size = flags.expert_parallel_size};
+}
+
 // What this build cannot run is refused, never skipped.
 absl::Status CheckSupported(const Flags& flags) {
   if (flags.device == "cuda") {
@@ -32,16 +41,14 @@ absl::Status CheckSupported(const Flags& flags) {
     return absl::InvalidArgumentError(
         absl::StrCat("--device ", flags.device, ": must be cpu or cuda"));
   }
-  for (const auto& [name, value] :
-       {std::pair{"--ranks", flags.ranks},
-        std::pair{"--expert-parallel-size", flags.expert_parallel_size},
-        std::pair{"--fsdp-shard-group-size", flags.fsdp_shard_group_size}}) {
-    if (value != 1) {
-      return absl::UnimplementedError(absl::StrCat(
-          name, " ", value, ": only 1 is supported in this release"));
-    }
-  }
-  return absl::OkStatus();
+  // The same rules as for a job, under the names of the flags.
+  const absl::Status mesh = cadre::Mesh::Create(MeshOf(flags)).status();
+  if (mesh.ok()) return mesh;
+  return absl::InvalidArgumentError(absl::StrReplaceAll(
+      mesh.message(),
+      {{"parallelism.expert_parallel_size", "--expert-parallel-size"},
+       {"parallelism.fsdp_shard_group_size", "--fsdp-shard-group-size"},
+       {"workers of the job", "ranks (--ranks)"}}));
 }
 
 absl::Status Run(const Flags& flags, const std::string& scratch,
@@ -55,8 +62,22 @@ absl::Status Run(const Flags& flags, const std::string& scratch,
       .cpu_threads = flags.cpu_threads,
       .activation_checkpointing = flags.activation_checkpointing,
       .scratch_dir = scratch};
+<<<<<<< HEAD
   CADRE_RETURN_IF_ERROR(cadre::Annotate(CompareExport(dir, options, report),
                                         "writing the checkpoint back"));
+=======
+  if (flags.ranks > 1) {
+    const cadre::MeshSpec mesh = MeshOf(flags);
+    CADRE_RETURN_IF_ERROR(
+        CompareFullOnMesh(golden, dir, mesh, options, report));
+    for (const std::string& run : golden.lora_runs) {
+      CADRE_RETURN_IF_ERROR(cadre::Annotate(
+          CompareLoraOnMesh(golden, dir, run, mesh, options, report),
+          "lora_" + run));
+    }
+    return absl::OkStatus();
+  }
+>>>>>>> ba5ba45 (tests, docs: parity on meshes; sharding page)
   CADRE_RETURN_IF_ERROR(CompareForward(golden, dir, options, report));
   CADRE_RETURN_IF_ERROR(CompareFull(golden, dir, options, report));
   for (const std::string& run : golden.lora_runs) {
@@ -75,7 +96,10 @@ int main(int argc, char** argv) {
       ->required();
   app.add_option("--device", flags.device, "cpu or cuda")
       ->capture_default_str();
-  app.add_option("--ranks", flags.ranks, "Ranks")->capture_default_str();
+  app.add_option("--ranks", flags.ranks,
+                 "Ranks; above 1 only what ranks share is compared")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--expert-parallel-size", flags.expert_parallel_size,
                  "Ranks that share one copy of the experts")
       ->capture_default_str();

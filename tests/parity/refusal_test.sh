@@ -12,9 +12,11 @@ refused() { # refused TEXT FLAGS...
   fi
 }
 golden=(--golden tests/golden/kimi_linear)
-refused "--ranks 2" "${golden[@]}" --ranks 2
-refused "--expert-parallel-size 2" "${golden[@]}" --expert-parallel-size 2
-refused "--fsdp-shard-group-size 2" "${golden[@]}" --fsdp-shard-group-size 2
+refused "--ranks" "${golden[@]}" --ranks 0
+refused "--expert-parallel-size is 3" "${golden[@]}" --ranks 4 \
+  --expert-parallel-size 3
+refused "--fsdp-shard-group-size is 2" "${golden[@]}" \
+  --fsdp-shard-group-size 2
 refused "--device cuda" "${golden[@]}" --device cuda
 refused "--device tpu" "${golden[@]}" --device tpu
 refused "no fixture folder" --golden tests

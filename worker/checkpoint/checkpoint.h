@@ -49,8 +49,8 @@ struct RankState {
   static absl::StatusOr<RankState> Parse(absl::string_view json);
 };
 
-// What one rank puts into a checkpoint. What several ranks hold is written once,
-// by its owner; a rank that owns nothing passes empty spans.
+// What one rank puts into a checkpoint. What several ranks hold is written
+// once, by its owner; a rank that owns nothing passes empty spans.
 struct RankFiles {
   RankState state;
   absl::Span<const TensorPiece> weights;    // adapter or trained weights
@@ -70,9 +70,9 @@ struct SealedCheckpoint {
 };
 
 // Checks that every file of the manifest is there with its size and that the
-// pieces of every tensor cover it exactly, then writes manifest.json atomically.
-// FAILED_PRECONDITION when a file is missing or differs, or an element is
-// missing or there twice; sealing twice with the same content is OK.
+// pieces of every tensor cover it exactly, then writes manifest.json
+// atomically. FAILED_PRECONDITION when a file is missing or differs, or an
+// element is missing or there twice; sealing twice with the same content is OK.
 absl::StatusOr<SealedCheckpoint> SealCheckpoint(
     const std::string& dir, const CheckpointManifest& manifest);
 
@@ -92,8 +92,8 @@ class CheckpointReader {
 
   virtual const CheckpointManifest& manifest() const = 0;
   // Elements [begin, begin + out's) of the tensor, from whichever pieces they
-  // lie in. NOT_FOUND without the tensor, FAILED_PRECONDITION where its shape or
-  // type differs (both are named).
+  // lie in. NOT_FOUND without the tensor, FAILED_PRECONDITION where its shape
+  // or type differs (both are named).
   virtual absl::Status ReadWeight(absl::string_view name,
                                   absl::Span<const int64_t> global_shape,
                                   int64_t begin, const Tensor& out) = 0;

@@ -112,9 +112,9 @@ TEST_F(PiecesTest, AnyStretchIsReadFromAnyPieces) {
   for (int begin = 0; begin < 12; ++begin) {
     for (int end = begin + 1; end <= 12; ++end) {
       std::vector<float> out(end - begin);
-      ASSERT_OK(reader->ReadWeight(
-          "layers.0.experts", {3, 4}, begin,
-          Tensor(out.data(), DType::kF32, {end - begin})));
+      ASSERT_OK(
+          reader->ReadWeight("layers.0.experts", {3, 4}, begin,
+                             Tensor(out.data(), DType::kF32, {end - begin})));
       for (int i = begin; i < end; ++i) EXPECT_EQ(out[i - begin], i);
     }
   }

@@ -44,9 +44,9 @@ absl::Status WriteTensors(const std::string& path,
       SafetensorsWriter::Create(path, infos, std::move(metadata)));
   for (size_t i = 0; i < infos.size(); ++i) {
     const Tensor& value = pieces[i].value;
-    CADRE_RETURN_IF_ERROR(
-        writer->Append(infos[i].name, {static_cast<const char*>(value.raw()),
-                                       static_cast<size_t>(value.num_bytes())}));
+    CADRE_RETURN_IF_ERROR(writer->Append(
+        infos[i].name, {static_cast<const char*>(value.raw()),
+                        static_cast<size_t>(value.num_bytes())}));
   }
   return writer->Commit();
 }
@@ -68,8 +68,8 @@ absl::Status CheckPieces(const std::string& dir,
   const std::vector<std::string> moments = optimizer.Names();
   for (const std::string& name : weights.Names()) {
     for (const char* suffix : {".m", ".v"}) {
-      if (moments.empty() || std::binary_search(moments.begin(), moments.end(),
-                                                name + suffix)) {
+      if (moments.empty() ||
+          std::binary_search(moments.begin(), moments.end(), name + suffix)) {
         continue;
       }
       return absl::DataLossError(

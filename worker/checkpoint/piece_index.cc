@@ -75,21 +75,23 @@ absl::Status PieceIndex::AddPiece(const SafetensorsFile& file,
     }
     if (!good) {
       return absl::DataLossError(absl::StrCat(
-          info.name, ": a piece needs one dimension and the whole shape in the "
-                     "file's metadata"));
+          info.name,
+          ": a piece needs one dimension and the whole shape in the "
+          "file's metadata"));
     }
   }
-  const auto [at, is_new] =
-      entries_.try_emplace(parts[0], Entry{.shape = shape, .dtype = info.dtype});
-  if (!is_new && (at->second.shape != shape || at->second.dtype != info.dtype)) {
+  const auto [at, is_new] = entries_.try_emplace(
+      parts[0], Entry{.shape = shape, .dtype = info.dtype});
+  if (!is_new &&
+      (at->second.shape != shape || at->second.dtype != info.dtype)) {
     return absl::DataLossError(absl::StrCat(
         parts[0], " is of shape ", ShapeString(shape), " here and ",
         ShapeString(at->second.shape), " in another file, or of another type"));
   }
   if (!at->second.pieces.emplace(begin, Piece{&file, &info}).second) {
-    return absl::DataLossError(
-        absl::StrCat("tensor ", parts[0], " from element ", begin,
-                     " on is in another file too"));
+    return absl::DataLossError(absl::StrCat("tensor ", parts[0],
+                                            " from element ", begin,
+                                            " on is in another file too"));
   }
   return absl::OkStatus();
 }
@@ -103,10 +105,10 @@ absl::Status PieceIndex::CheckCoverage() const {
     }
     const int64_t total = NumElements(entry.shape);
     const int64_t last =
-        entry.pieces.empty() ? 0
-                             : entry.pieces.rbegin()->first +
-                                   entry.pieces.rbegin()->second.info
-                                       ->num_elements();
+        entry.pieces.empty()
+            ? 0
+            : entry.pieces.rbegin()->first +
+                  entry.pieces.rbegin()->second.info->num_elements();
     if (covered == total && last == total) continue;
     return absl::DataLossError(absl::StrCat(
         "tensor ", name, " ", ShapeString(entry.shape), " is in ",

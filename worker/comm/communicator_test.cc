@@ -269,6 +269,22 @@ TEST_P(CommunicatorTest, AGoneRankIsNamed) {
   EXPECT_GT(named, 0) << statuses[0];
 }
 
+TEST_P(CommunicatorTest, ErrorsOfASplitNameTheRankOfTheWorld) {
+  if (size() == 1) return;
+  auto ranks = Connected();
+  const auto statuses = RunAll(ranks, [](Communicator& comm) -> absl::Status {
+    // Reversed: rank 0 is the last of the part.
+    CADRE_ASSIGN_OR_RETURN(auto part, comm.Split(0, -comm.rank()));
+    if (comm.rank() == 0) return absl::OkStatus();
+    return part->Barrier();
+  });
+  int named = 0;
+  for (const absl::Status& status : statuses) {
+    named += absl::StrContains(status.message(), "rank 0 ");
+  }
+  EXPECT_GT(named, 0) << statuses.back();
+}
+
 TEST_P(CommunicatorTest, ASilentRankIsADeadline) {
   if (size() == 1) return;
   auto ranks = Connected(absl::Milliseconds(200));

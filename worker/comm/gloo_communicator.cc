@@ -39,7 +39,10 @@ class GlooCommunicator final : public Communicator {
         size_(size),
         timeout_(timeout),
         rendezvous_timeout_(rendezvous_timeout),
-        device_(std::move(device)) {}
+        device_(std::move(device)),
+        names_(size) {
+    std::iota(names_.begin(), names_.end(), 0);
+  }
   ~GlooCommunicator() override { Close(); }
 
   absl::Status Connect(AddressBook* book) {
@@ -219,11 +222,11 @@ class GlooCommunicator final : public Communicator {
     // Gloo reports its time-out as the same exception as a closed connection.
     if (std::chrono::steady_clock::now() >= deadline) {
       return absl::DeadlineExceededError(
-          absl::StrCat(call, ": rank ", peer, " was silent for ",
+          absl::StrCat(call, ": rank ", names_[peer], " was silent for ",
                        absl::FormatDuration(timeout_)));
     }
     return absl::UnavailableError(
-        absl::StrCat(call, ": rank ", peer, " is gone: ", what));
+        absl::StrCat(call, ": rank ", names_[peer], " is gone: ", what));
   }
 
   absl::Status Register(const char* call,
@@ -244,7 +247,7 @@ class GlooCommunicator final : public Communicator {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!aborted_) return absl::OkStatus();
     return absl::AbortedError(
-        absl::StrCat("collectives were aborted on rank ", rank_));
+        absl::StrCat("collectives were aborted on rank ", names_[rank_]));
   }
   void Close() {
     if (context_ == nullptr) return;
@@ -335,6 +338,9 @@ class GlooCommunicator final : public Communicator {
   const absl::Duration timeout_, rendezvous_timeout_;
   Device device_;
   std::shared_ptr<gloo::rendezvous::Context> context_;
+  // What errors call the ranks: their numbers in the group that was split
+  // first.
+  std::vector<int> names_;
   uint64_t next_tag_ = 1;
   std::tuple<std::vector<float>, std::vector<double>, std::vector<int64_t>>
       scratch_;
@@ -381,6 +387,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> GlooCommunicator::Split(int color,
   };
   auto part = std::make_unique<GlooCommunicator>(
       group_rank, group_size, device_, timeout_, rendezvous_timeout_);
+  for (int r = 0; r < group_size; ++r) {
+    part->names_[r] = names_[members[r].second];
+  }
   if (group_size == 1) {
     CADRE_RETURN_IF_ERROR(publish(""));
     return part;

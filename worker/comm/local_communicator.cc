@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -33,11 +34,16 @@ using Contributions = std::vector<std::shared_ptr<const Contribution>>;
 // std::mutex, not absl::Mutex: ThreadSanitizer cannot see into the latter.
 class LocalGroup {
  public:
-  LocalGroup(int size, absl::Duration timeout)
-      : timeout_(timeout), rounds_done_(size, 0), gone_(size, false) {}
+  // `names`: what errors call the ranks.
+  LocalGroup(std::vector<int> names, absl::Duration timeout)
+      : names_(std::move(names)),
+        timeout_(timeout),
+        rounds_done_(names_.size(), 0),
+        gone_(names_.size(), false) {}
 
   int size() const { return static_cast<int>(gone_.size()); }
   absl::Duration timeout() const { return timeout_; }
+  int name(int rank) const { return names_[rank]; }
 
   // Brings a contribution, waits for those of all ranks and returns them.
   absl::StatusOr<Contributions> Exchange(int rank, Contribution mine) {
@@ -58,17 +64,18 @@ class LocalGroup {
     CADRE_RETURN_IF_ERROR(alive);
     if (!done) {
       return absl::DeadlineExceededError(
-          absl::StrCat(call, ": rank ", Missing(round), " was silent for ",
-                       absl::FormatDuration(timeout_)));
+          absl::StrCat(call, ": rank ", names_[Missing(round)],
+                       " was silent for ", absl::FormatDuration(timeout_)));
     }
     if (!aborted_by_.empty()) return absl::AbortedError(aborted_by_);
     Contributions parts = round.parts;
     if (++round.taken == size()) rounds_.erase(round_number);
     for (int r = 0; r < size(); ++r) {
       if (parts[r]->call != call) {
-        return absl::InternalError(absl::StrCat(
-            "ranks disagree on collective ", round_number, ": rank ", rank,
-            " calls ", call, ", rank ", r, " calls ", parts[r]->call));
+        return absl::InternalError(
+            absl::StrCat("ranks disagree on collective ", round_number,
+                         ": rank ", names_[rank], " calls ", call, ", rank ",
+                         names_[r], " calls ", parts[r]->call));
       }
     }
     return parts;
@@ -77,7 +84,8 @@ class LocalGroup {
   void Abort(int rank) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (aborted_by_.empty()) {
-      aborted_by_ = absl::StrCat("collectives were aborted by rank ", rank);
+      aborted_by_ =
+          absl::StrCat("collectives were aborted by rank ", names_[rank]);
     }
     changed_.notify_all();
   }
@@ -101,7 +109,7 @@ class LocalGroup {
     for (int r = 0; r < size(); ++r) {
       if (gone_[r] && round.parts[r] == nullptr) {
         return absl::UnavailableError(
-            absl::StrCat(call, ": rank ", r, " is gone"));
+            absl::StrCat(call, ": rank ", names_[r], " is gone"));
       }
     }
     return absl::OkStatus();
@@ -111,6 +119,7 @@ class LocalGroup {
     return static_cast<int>(at - round.parts.begin());
   }
 
+  const std::vector<int> names_;
   const absl::Duration timeout_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -234,8 +243,12 @@ class LocalCommunicator final : public Communicator {
     Contribution mine{.call = "Split, second round"};
     const int leader = members[0].second;
     if (leader == rank_) {
-      mine.group = std::make_shared<LocalGroup>(
-          static_cast<int>(members.size()), group_->timeout());
+      std::vector<int> names;
+      for (const auto& [unused, rank] : members) {
+        names.push_back(group_->name(rank));
+      }
+      mine.group =
+          std::make_shared<LocalGroup>(std::move(names), group_->timeout());
     }
     CADRE_ASSIGN_OR_RETURN(const Contributions groups,
                            group_->Exchange(rank_, std::move(mine)));
@@ -304,7 +317,9 @@ class LocalCommunicator final : public Communicator {
 std::vector<std::unique_ptr<Communicator>> CreateLocalCommunicators(
     int size, const LocalCommunicatorOptions& options) {
   CADRE_CHECK(size >= 1) << size;
-  auto group = std::make_shared<LocalGroup>(size, options.timeout);
+  std::vector<int> names(size);
+  std::iota(names.begin(), names.end(), 0);
+  auto group = std::make_shared<LocalGroup>(std::move(names), options.timeout);
   std::vector<std::unique_ptr<Communicator>> ranks;
   for (int r = 0; r < size; ++r) {
     ranks.push_back(std::make_unique<LocalCommunicator>(group, r));

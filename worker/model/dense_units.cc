@@ -13,7 +13,9 @@ namespace {
 // Elements: every tensor begins on 64 bytes, whatever its type.
 constexpr int64_t kAlignment = 32;
 
-int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+int64_t RoundUp(int64_t n, int64_t unit) {
+  return (n + unit - 1) / unit * unit;
+}
 
 FlatRegion& RegionOf(DenseUnit& unit, DType dtype) {
   for (FlatRegion& region : unit.regions) {
@@ -31,8 +33,7 @@ absl::Status DenseUnits::Add(const std::string& name,
   for (Parameter* parameter : parameters) {
     FlatRegion& region = RegionOf(unit, parameter->value.dtype());
     region.members.push_back({parameter, region.num_elements});
-    region.num_elements +=
-        RoundUp(parameter->value.num_elements(), kAlignment);
+    region.num_elements += RoundUp(parameter->value.num_elements(), kAlignment);
     region.trained |= parameter->trainable;
     parameter->unit = static_cast<int>(units_.size());
   }

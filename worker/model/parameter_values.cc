@@ -1,5 +1,7 @@
 #include "worker/model/parameter_values.h"
 
+#include <algorithm>
+
 #include "worker/device/transfer.h"
 
 namespace cadre {
@@ -12,6 +14,20 @@ absl::StatusOr<std::vector<float>> ReadParameter(const Exec& exec,
 absl::Status WriteParameter(const Exec& exec, absl::Span<const float> values,
                             Parameter* parameter) {
   return WriteFloats(exec, values, parameter->value);
+}
+
+absl::Status WriteHeldPart(const Exec& exec, absl::Span<const float> whole,
+                           Parameter* parameter) {
+  if (parameter->rows.empty()) return WriteParameter(exec, whole, parameter);
+  const int64_t width = parameter->value.num_elements() /
+                        static_cast<int64_t>(parameter->rows.size());
+  std::vector<float> held;
+  for (const HeldRow& row : parameter->rows) {
+    // A slot may be empty; what lies in it is never used.
+    const auto at = whole.begin() + std::max<int64_t>(row.index, 0) * width;
+    held.insert(held.end(), at, at + width);
+  }
+  return WriteParameter(exec, held, parameter);
 }
 
 }  // namespace cadre

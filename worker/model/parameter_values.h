@@ -20,6 +20,10 @@ absl::StatusOr<std::vector<float>> ReadParameter(const Exec& exec,
 // As many floats as the value has elements.
 absl::Status WriteParameter(const Exec& exec, absl::Span<const float> values,
                             Parameter* parameter);
+// The whole logical tensor, of which this rank keeps what it holds: all, or the
+// rows of some experts. Not for sharded dense parameters.
+absl::Status WriteHeldPart(const Exec& exec, absl::Span<const float> whole,
+                           Parameter* parameter);
 
 }  // namespace cadre
 

@@ -139,8 +139,9 @@ absl::Status WeightStore::MakeUnits() {
   for (const LogicalTensor& t : base_) {
     if (t.role == LogicalTensor::Role::kExperts) continue;
     const bool in_first = t.name == embedding || spec_.tie_word_embeddings;
-    std::vector<Parameter*>& unit =
-        t.layer >= 0 ? layers[t.layer] : in_first ? first : last;
+    std::vector<Parameter*>& unit = t.layer >= 0 ? layers[t.layer]
+                                    : in_first   ? first
+                                                 : last;
     unit.push_back(registry_.Find(t.name));
   }
   CADRE_RETURN_IF_ERROR(units_.Add("the embedding", first));

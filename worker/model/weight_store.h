@@ -66,8 +66,8 @@ class WeightStore {
                           uint64_t seed, int64_t expert);
   absl::Status AllocateOne(Parameter* parameter);
   absl::Status MakeUnits();
-  // Where the full value of a base parameter is written: its own memory, or room
-  // that Keep() takes this rank's part from.
+  // Where the full value of a base parameter is written: its own memory, or
+  // room that Keep() takes this rank's part from.
   absl::StatusOr<Tensor> Whole(const Parameter& parameter);
   // What was written to Whole() becomes the parameter's value.
   absl::Status Keep(const Parameter& parameter, const Tensor& whole);

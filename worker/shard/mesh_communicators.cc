@@ -8,10 +8,9 @@ namespace cadre {
 absl::StatusOr<std::unique_ptr<MeshCommunicators>> MeshCommunicators::Create(
     const Mesh& mesh, std::unique_ptr<Communicator> world) {
   if (world->size() != mesh.world_size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a mesh of ", mesh.world_size(),
-                     " ranks needs a communicator of as many, not ",
-                     world->size()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a mesh of ", mesh.world_size(),
+        " ranks needs a communicator of as many, not ", world->size()));
   }
   std::unique_ptr<MeshCommunicators> all(
       new MeshCommunicators(mesh, std::move(world)));

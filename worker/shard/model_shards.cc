@@ -25,9 +25,9 @@ absl::StatusOr<std::unique_ptr<ModelShards>> ModelShards::Create(
                                      .counted = counted}));
     shards->owned_ = shards->gatherer_->Owned();
   } else if (!units->units().empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the model is in ", units->sharding().num_shards,
-        " shards, the mesh has none"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the model is in ", units->sharding().num_shards,
+                     " shards, the mesh has none"));
   }
   std::vector<Parameter*> dense, experts;
   for (Parameter* parameter : parameters->Trainable()) {

@@ -44,9 +44,9 @@ class AdamWOptimizer final : public Optimizer {
     std::vector<Tensor*> states = {&slot.m, &slot.v};
     if (narrow) states.push_back(&slot.master);
     for (Tensor* state : states) {
-      CADRE_ASSIGN_OR_RETURN(
-          Buffer buffer, Buffer::Create(exec_, slice.size() * SizeOf(dtype),
-                                        "optimizer state"));
+      CADRE_ASSIGN_OR_RETURN(Buffer buffer,
+                             Buffer::Create(exec_, slice.size() * SizeOf(dtype),
+                                            "optimizer state"));
       *state = buffer.View(dtype, {slice.size()});
       state_bytes_ += buffer.num_bytes();
       buffers_.push_back(std::move(buffer));

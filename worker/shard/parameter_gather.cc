@@ -67,8 +67,8 @@ std::vector<ParameterGather::Part> ParameterGather::PartsOf(
 absl::Status ParameterGather::Fetch(const Parameter& parameter, int64_t begin,
                                     absl::Span<float> out) {
   const auto& all = parameters_->all();
-  const int64_t number = std::find(all.begin(), all.end(), &parameter) -
-                         all.begin();
+  const int64_t number =
+      std::find(all.begin(), all.end(), &parameter) - all.begin();
   const int64_t n = static_cast<int64_t>(out.size());
   for (int64_t at = 0; at < n; at += kPiece) {
     Request request{.parameter = number,
@@ -114,8 +114,8 @@ absl::Status ParameterGather::Exchange(const Request& request,
     where.push_back(part.begin);
     where.push_back(n);
     values.resize(values.size() + n);
-    CADRE_RETURN_IF_ERROR(ReadFloats(
-        exec_, part.value, absl::MakeSpan(values).last(n)));
+    CADRE_RETURN_IF_ERROR(
+        ReadFloats(exec_, part.value, absl::MakeSpan(values).last(n)));
   }
   // Lengths of everyone's lists, then the lists, then what they describe.
   const int rank = world->rank(), size = world->size();
@@ -135,13 +135,11 @@ absl::Status ParameterGather::Exchange(const Request& request,
     return std::accumulate(counts.begin(), counts.end(), int64_t{0});
   };
   std::vector<int64_t> all_where(total(recv[0]));
-  CADRE_RETURN_IF_ERROR(
-      world->AllToAllV(absl::MakeConstSpan(where), send[0],
-                       absl::MakeSpan(all_where), recv[0]));
+  CADRE_RETURN_IF_ERROR(world->AllToAllV(absl::MakeConstSpan(where), send[0],
+                                         absl::MakeSpan(all_where), recv[0]));
   std::vector<float> all_values(total(recv[1]));
-  CADRE_RETURN_IF_ERROR(
-      world->AllToAllV(absl::MakeConstSpan(values), send[1],
-                       absl::MakeSpan(all_values), recv[1]));
+  CADRE_RETURN_IF_ERROR(world->AllToAllV(absl::MakeConstSpan(values), send[1],
+                                         absl::MakeSpan(all_values), recv[1]));
   if (rank != 0) return absl::OkStatus();
   int64_t at = 0;
   for (size_t i = 0; i < all_where.size(); i += 2) {

@@ -15,10 +15,9 @@ constexpr int64_t kAlignment = 16;
 absl::Status CheckF32(const Parameter& parameter, const char* what,
                       const Tensor& t) {
   if (t.dtype() == DType::kF32) return absl::OkStatus();
-  return absl::UnimplementedError(
-      absl::StrCat("sharing the ", what, " of ", parameter.name,
-                   " out over ranks: it is ", t.DebugString(),
-                   ", only f32 is moved"));
+  return absl::UnimplementedError(absl::StrCat(
+      "sharing the ", what, " of ", parameter.name, " out over ranks: it is ",
+      t.DebugString(), ", only f32 is moved"));
 }
 
 }  // namespace
@@ -68,32 +67,34 @@ void ParameterLane::ForEachPart(int64_t begin, int64_t n, Visit visit) const {
     const int64_t from = std::max(begin, begins_[i]);
     const int64_t to = std::min(end, begins_[i + 1]);
     if (begins_[i] >= end) break;
-    if (from < to) visit(parameters_[i], from - begins_[i], to - from,
-                         from - begin);
+    if (from < to)
+      visit(parameters_[i], from - begins_[i], to - from, from - begin);
   }
 }
 
 void ParameterLane::Read(Which which, int64_t begin, int64_t n,
                          float* out) const {
   int64_t read = 0;
-  ForEachPart(begin, n, [&](const Parameter* parameter, int64_t first,
-                            int64_t count, int64_t offset) {
-    const Tensor& t =
-        which == Which::kValue ? parameter->value : parameter->grad;
-    std::copy_n(t.data<float>() + first, count, out + offset);
-    read = offset + count;
-  });
+  ForEachPart(begin, n,
+              [&](const Parameter* parameter, int64_t first, int64_t count,
+                  int64_t offset) {
+                const Tensor& t =
+                    which == Which::kValue ? parameter->value : parameter->grad;
+                std::copy_n(t.data<float>() + first, count, out + offset);
+                read = offset + count;
+              });
   std::fill(out + read, out + n, 0.0f);
 }
 
 void ParameterLane::Write(Which which, int64_t begin, int64_t n,
                           const float* in) const {
-  ForEachPart(begin, n, [&](const Parameter* parameter, int64_t first,
-                            int64_t count, int64_t offset) {
-    const Tensor& t =
-        which == Which::kValue ? parameter->value : parameter->grad;
-    std::copy_n(in + offset, count, t.data<float>() + first);
-  });
+  ForEachPart(begin, n,
+              [&](const Parameter* parameter, int64_t first, int64_t count,
+                  int64_t offset) {
+                const Tensor& t =
+                    which == Which::kValue ? parameter->value : parameter->grad;
+                std::copy_n(in + offset, count, t.data<float>() + first);
+              });
 }
 
 absl::Status ParameterLane::ReduceGradients() {
@@ -130,8 +131,7 @@ absl::Status ParameterLane::GatherValues() {
         absl::MakeSpan(buffer_.data(), num_slices_ * n)));
     for (int s = 0; s < num_slices_; ++s) {
       if (s == slice_) continue;
-      Write(Which::kValue, s * slice_elements_ + at, n,
-            buffer_.data() + s * n);
+      Write(Which::kValue, s * slice_elements_ + at, n, buffer_.data() + s * n);
     }
   }
   return absl::OkStatus();
@@ -139,13 +139,13 @@ absl::Status ParameterLane::GatherValues() {
 
 std::vector<OwnedSlice> ParameterLane::Owned() const {
   std::vector<OwnedSlice> owned;
-  ForEachPart(slice_ * slice_elements_, slice_elements_,
-              [&](Parameter* parameter, int64_t first, int64_t count,
-                  int64_t /*offset*/) {
-                owned.push_back({.parameter = parameter,
-                                 .begin = first,
-                                 .end = first + count});
-              });
+  ForEachPart(
+      slice_ * slice_elements_, slice_elements_,
+      [&](Parameter* parameter, int64_t first, int64_t count,
+          int64_t /*offset*/) {
+        owned.push_back(
+            {.parameter = parameter, .begin = first, .end = first + count});
+      });
   return owned;
 }
 

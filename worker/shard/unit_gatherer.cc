@@ -143,12 +143,12 @@ class UnitGathererImpl final : public UnitGatherer {
   std::vector<int64_t> gradient_begin_;  // of each unit's first trained region
 
   absl::Span<const UnitStep> steps_;
-  size_t next_ = 0;            // step to acquire
-  bool in_use_ = false;        // step next_ - 1 is acquired
-  size_t gathered_ = 0;        // step that the thread gathers or has gathered
-  bool gathering_ = false;     // there is one that is not acquired yet
-  int into_ = 0;               // the buffer it goes to
-  GatherThread thread_;        // last: it writes into the buffers
+  size_t next_ = 0;         // step to acquire
+  bool in_use_ = false;     // step next_ - 1 is acquired
+  size_t gathered_ = 0;     // step that the thread gathers or has gathered
+  bool gathering_ = false;  // there is one that is not acquired yet
+  int into_ = 0;            // the buffer it goes to
+  GatherThread thread_;     // last: it writes into the buffers
 };
 
 absl::Status UnitGathererImpl::Init() {
@@ -182,8 +182,8 @@ absl::Status UnitGathererImpl::Init() {
   if (gradient_elements_ == 0) return absl::OkStatus();
   CADRE_ASSIGN_OR_RETURN(
       whole_, Buffer::Create(exec_, whole * kFloat, "reduce buffer"));
-  CADRE_ASSIGN_OR_RETURN(
-      part_, Buffer::Create(exec_, part * kFloat, "reduce buffer"));
+  CADRE_ASSIGN_OR_RETURN(part_,
+                         Buffer::Create(exec_, part * kFloat, "reduce buffer"));
   CADRE_ASSIGN_OR_RETURN(
       gradients_,
       Buffer::Create(exec_, gradient_elements_ * kFloat, "gradients"));
@@ -206,7 +206,8 @@ void UnitGathererImpl::StartNext(size_t from) {
   gathered_ = from;
   gathering_ = true;
   into_ = 1 - into_;
-  thread_.Start(&UnitOf(steps_[from]), static_cast<char*>(buffers_[into_].data()));
+  thread_.Start(&UnitOf(steps_[from]),
+                static_cast<char*>(buffers_[into_].data()));
 }
 
 absl::Status UnitGathererImpl::Acquire() {
@@ -228,8 +229,7 @@ absl::Status UnitGathererImpl::Acquire() {
     for (const FlatRegion& region : UnitOf(step).regions) {
       if (region.trained) elements += region.num_elements;
     }
-    CADRE_RETURN_IF_ERROR(
-        SetZero(exec_, whole_.View(DType::kF32, {elements})));
+    CADRE_RETURN_IF_ERROR(SetZero(exec_, whole_.View(DType::kF32, {elements})));
   }
   Point(step, values, gradients);
   ++next_;
@@ -262,10 +262,10 @@ void UnitGathererImpl::Point(const UnitStep& step, char* values,
                      value.dtype(), value.dims());
       Tensor& grad = member.parameter->grad;
       if (!member.parameter->trainable) continue;
-      grad = Tensor(
-          gradients == nullptr ? nullptr
-                               : gradients + member.begin * sizeof(float),
-          grad.dtype(), grad.dims());
+      grad = Tensor(gradients == nullptr
+                        ? nullptr
+                        : gradients + member.begin * sizeof(float),
+                    grad.dtype(), grad.dims());
     }
     if (values != nullptr) values += region.num_bytes();
     if (gradients != nullptr && region.trained) {
@@ -318,14 +318,14 @@ std::vector<OwnedSlice> UnitGathererImpl::Owned() const {
         const int64_t end =
             std::min(member.begin + n, slice + region.slice_elements);
         if (begin >= end) continue;
-        owned.push_back(
-            {.parameter = member.parameter,
-             .begin = begin - member.begin,
-             .end = end - member.begin,
-             .sharded_value = FlatPart(region.slice, begin - slice, end - slice),
-             .sharded_grad = Tensor(grad + begin - slice, DType::kF32,
-                                    {end - begin}),
-             .counted = groups_.counted});
+        owned.push_back({.parameter = member.parameter,
+                         .begin = begin - member.begin,
+                         .end = end - member.begin,
+                         .sharded_value =
+                             FlatPart(region.slice, begin - slice, end - slice),
+                         .sharded_grad = Tensor(grad + begin - slice,
+                                                DType::kF32, {end - begin}),
+                         .counted = groups_.counted});
       }
       grad += region.slice_elements;
     }

@@ -116,9 +116,9 @@ absl::Status WriteAdapter(const TrainerOptions& options,
 absl::Status WriteFull(const TrainerOptions& options,
                        const TrainerInputs& inputs, const ExportSource& from,
                        const std::string& dir) {
-  const TensorSource source =
-      [&from](const LogicalTensor& tensor, int64_t begin, int64_t end,
-              absl::Span<float> out) -> absl::Status {
+  const TensorSource source = [&from](const LogicalTensor& tensor,
+                                      int64_t begin, int64_t end,
+                                      absl::Span<float> out) -> absl::Status {
     const Parameter* parameter = from.parameters->Find(tensor.name);
     if (parameter == nullptr) {
       return absl::InternalError(

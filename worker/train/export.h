@@ -23,9 +23,9 @@ struct ExportSource {
   ParameterGather* gather = nullptr;
 };
 
-// Rank 0 calls it while the others serve its gather. An output folder with an older result of the same job is
-// replaced; ALREADY_EXISTS for any other folder that is not empty. DATA_LOSS
-// when what was written does not read back.
+// Rank 0 calls it while the others serve its gather. An output folder with an
+// older result of the same job is replaced; ALREADY_EXISTS for any other folder
+// that is not empty. DATA_LOSS when what was written does not read back.
 absl::StatusOr<ExportedArtifact> ExportResult(const TrainerOptions& options,
                                               const TrainerInputs& inputs,
                                               const ExportSource& source,

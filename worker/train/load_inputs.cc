@@ -1,6 +1,5 @@
 #include "worker/train/load_inputs.h"
 
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -135,23 +134,13 @@ absl::Status CopyTo(const Exec& exec, ParameterRegistry& parameters,
   if (parameter != nullptr) {
     for (int64_t dim : parameter->global_shape) expected *= dim;
   }
-  if (parameter == nullptr ||
-      expected != static_cast<int64_t>(values.size())) {
+  if (parameter == nullptr || expected != static_cast<int64_t>(values.size())) {
     return absl::InternalError(absl::StrCat(
         "adapter tensor ", name, " of ", values.size(),
         " elements does not fit the model's ",
         parameter == nullptr ? "nothing" : parameter->value.DebugString()));
   }
-  if (parameter->rows.empty()) return WriteParameter(exec, values, parameter);
-  // Of the experts, those that this rank holds.
-  const auto width = static_cast<int64_t>(
-      parameter->value.num_elements() / parameter->rows.size());
-  std::vector<float> held;
-  for (const HeldRow& row : parameter->rows) {
-    const auto at = values.begin() + std::max<int64_t>(row.index, 0) * width;
-    held.insert(held.end(), at, at + width);
-  }
-  return WriteParameter(exec, held, parameter);
+  return WriteHeldPart(exec, values, parameter);
 }
 
 // Which experts this rank holds; nothing where it holds all.

@@ -57,8 +57,8 @@ class MeshTrainingTest : public TrainerTest {
   }
 
   static const std::vector<Layout>& Layouts() {
-    static const auto* const layouts = new std::vector<Layout>{
-        {2, 2, 1}, {4, 2, 1}, {4, 4, 1}, {4, 1, 1}};
+    static const auto* const layouts =
+        new std::vector<Layout>{{2, 2, 1}, {4, 2, 1}, {4, 4, 1}, {4, 1, 1}};
     return *layouts;
   }
 };
@@ -81,9 +81,9 @@ TEST_F(MeshTrainingTest, EveryLayoutTrainsTheSame) {
         ASSERT_OK(run->status);
         ExpectSameTraining(*one[0], *run);
       }
-      EXPECT_LT(RelativeDistance(expected,
-                                 ResultOf(options.output.dir, method)),
-                1e-4);
+      EXPECT_LT(
+          RelativeDistance(expected, ResultOf(options.output.dir, method)),
+          1e-4);
     }
   }
 }

@@ -69,15 +69,13 @@ absl::StatusOr<std::unique_ptr<TrainStepRunner>> TrainStepRunner::Create(
     const MeshCommunicators* communicators, Clock* clock) {
   std::unique_ptr<TrainStepRunner> runner(
       new TrainStepRunner(options, model, communicators, clock));
-  CADRE_ASSIGN_OR_RETURN(
-      runner->shards_,
-      ModelShards::Create(options.exec, &model->parameters(), &model->units(),
-                          communicators));
-  CADRE_RETURN_IF_ERROR(
-      model->Connect({.expert_dispatch = communicators->dispatch(),
-                      .world = runner->world_->size() > 1 ? runner->world_
-                                                          : nullptr,
-                      .units = runner->shards_->units()}));
+  CADRE_ASSIGN_OR_RETURN(runner->shards_,
+                         ModelShards::Create(options.exec, &model->parameters(),
+                                             &model->units(), communicators));
+  CADRE_RETURN_IF_ERROR(model->Connect(
+      {.expert_dispatch = communicators->dispatch(),
+       .world = runner->world_->size() > 1 ? runner->world_ : nullptr,
+       .units = runner->shards_->units()}));
   if (model->parameters().Trainable().empty()) {
     return absl::InvalidArgumentError("the model has no trainable parameter");
   }
@@ -138,6 +136,7 @@ absl::StatusOr<StepMetrics> TrainStepRunner::Run(const TrainStep& data,
   metrics.compute_seconds = lap();
 
   CADRE_RETURN_IF_ERROR(shards_->ReduceGradients());
+  if (options_.before_update) options_.before_update(*optimizer_);
   CADRE_RETURN_IF_ERROR(ReduceTotals(&totals));
   metrics.reduce_seconds += lap();
 
@@ -217,9 +216,8 @@ absl::StatusOr<EvalMetrics> TrainStepRunner::Evaluate(
     const std::vector<Batch>& batches) {
   double loss_sum = 0.0;
   int64_t targets = 0;
-  CADRE_ASSIGN_OR_RETURN(
-      const int64_t passes,
-      AgreeOnBatches(static_cast<int64_t>(batches.size())));
+  CADRE_ASSIGN_OR_RETURN(const int64_t passes,
+                         AgreeOnBatches(static_cast<int64_t>(batches.size())));
   for (int64_t i = 0; i < passes; ++i) {
     const Batch& batch = BatchOrEmpty(batches, i);
     CADRE_ASSIGN_OR_RETURN(const ForwardResult result,

@@ -3,10 +3,11 @@
 
 // One optimizer step and one evaluation pass of one rank, together with its
 // peers: micro-batches, loss, gradient sums, norm, update. Knows nothing of
-// files, stops or schedules. Not thread-safe; owns the optimizer and what brings
-// and sums parameters over the mesh, views the rest.
+// files, stops or schedules. Not thread-safe; owns the optimizer and what
+// brings and sums parameters over the mesh, views the rest.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -27,6 +28,8 @@ struct TrainStepOptions {
   Exec exec;
   OptimizerOptions optimizer;
   int64_t micro_batches = 1;  // a step and rank
+  // For tests: sees the sums of the step's gradients before the update.
+  std::function<void(const Optimizer&)> before_update;
 };
 
 class TrainStepRunner {

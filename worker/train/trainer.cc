@@ -186,8 +186,7 @@ absl::Status TrainerImpl::Init() {
 
   if (!options_.checkpoint.resume_path.empty()) {
     absl::StatusOr<TrainingCounters> resumed = Resume(State());
-    CADRE_RETURN_IF_ERROR(
-        AgreeOnStatus(world_, "resuming", resumed.status()));
+    CADRE_RETURN_IF_ERROR(AgreeOnStatus(world_, "resuming", resumed.status()));
     CADRE_RETURN_IF_ERROR(runner_->SpreadValues());
     counters_ = *resumed;
     // At step 0 only the weights were taken: this job has saved nothing yet.
@@ -219,9 +218,9 @@ absl::StatusOr<TrainOutcome> TrainerImpl::RunSteps() {
     const StepWishes mine = {.stop = observer_->StopRequested(),
                              .save = observer_->SaveRequested() || SaveIsDue()};
     const absl::Duration begin = clock_->Monotonic();
-    CADRE_ASSIGN_OR_RETURN(const StepWishes agreed,
-                           AgreeOnStep(world_, options_.attempt_epoch,
-                                       counters_.step, mine));
+    CADRE_ASSIGN_OR_RETURN(
+        const StepWishes agreed,
+        AgreeOnStep(world_, options_.attempt_epoch, counters_.step, mine));
     // How long the slowest rank was waited for.
     const double wait_seconds =
         absl::ToDoubleSeconds(clock_->Monotonic() - begin);

@@ -270,7 +270,8 @@ inline void ExpectSameTraining(const RankRun& a, const RankRun& b) {
   EXPECT_LT(RelativeDistance(a.weights, b.weights), 1e-4);
 }
 
-inline void ExpectBitwiseEqual(const RankRun& a, size_t first_step, const RankRun& b) {
+inline void ExpectBitwiseEqual(const RankRun& a, size_t first_step,
+                               const RankRun& b) {
   for (size_t i = 0; i < b.observer.steps.size(); ++i) {
     const StepMetrics& x = a.observer.steps.at(first_step + i);
     const StepMetrics& y = b.observer.steps[i];
