@@ -22,8 +22,8 @@
 #include "worker/comm/rendezvous_store.h"
 #include "worker/model/model.h"
 #include "worker/model/parameter_values.h"
-#include "worker/moe/expert_parallel.h"
 #include "worker/shard/mesh_communicators.h"
+#include "worker/shard/model_layout.h"
 #include "worker/shard/optimizer.h"
 #include "worker/train/train_step.h"
 
@@ -93,34 +93,14 @@ double AuxCoefficient(const ModelSpec& spec) {
   return 0;
 }
 
-absl::StatusOr<std::optional<ExpertParallel>> PlaceExperts(
-    const ModelSpec& spec, const Mesh& mesh, int ep_rank) {
-  const int size = mesh.spec().expert_parallel_size;
-  if (size == 1) return std::nullopt;
-  int64_t layers = 0, experts = 0, top_k = 0;
-  for (const BlockSpec& block : spec.blocks) {
-    if (const auto* moe = std::get_if<MoeSpec>(&block.ffn)) {
-      ++layers;
-      experts = moe->num_experts;
-      top_k = moe->top_k;
-    }
-  }
-  CADRE_RETURN_IF_ERROR(ValidateExpertMesh(mesh, experts, top_k, experts));
-  return ExpertParallel::Contiguous(ep_rank, size, layers, experts);
-}
-
 absl::StatusOr<std::unique_ptr<Model>> MakeModel(const Task& task,
                                                  const Exec& exec,
                                                  const Mesh& mesh, int rank) {
-  const MeshCoordinates at = mesh.Coordinates(rank);
   ModelOptions options{
       .exec = exec,
-      .activation_checkpointing = task.options->activation_checkpointing,
-      .dense_sharding = {.num_shards = mesh.spec().fsdp_shard_group_size,
-                         .shard = at.shard}};
+      .activation_checkpointing = task.options->activation_checkpointing};
   if (task.adapter != nullptr) options.lora = task.adapter->plan;
-  CADRE_ASSIGN_OR_RETURN(options.expert_parallel,
-                         PlaceExperts(task.dir->spec(), mesh, at.ep));
+  CADRE_RETURN_IF_ERROR(PlaceModel(task.dir->spec(), mesh, rank, &options));
   CADRE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
                          Model::Create(task.dir->spec(), options));
   CADRE_RETURN_IF_ERROR(model->LoadWeights(*task.dir));

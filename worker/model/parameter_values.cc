@@ -1,7 +1,5 @@
 #include "worker/model/parameter_values.h"
 
-#include <algorithm>
-
 #include "worker/device/transfer.h"
 
 namespace cadre {
@@ -23,8 +21,11 @@ absl::Status WriteHeldPart(const Exec& exec, absl::Span<const float> whole,
                         static_cast<int64_t>(parameter->rows.size());
   std::vector<float> held;
   for (const HeldRow& row : parameter->rows) {
-    // A slot may be empty; what lies in it is never used.
-    const auto at = whole.begin() + std::max<int64_t>(row.index, 0) * width;
+    if (row.index < 0) {
+      held.insert(held.end(), width, 0.0f);  // an empty slot
+      continue;
+    }
+    const auto at = whole.begin() + row.index * width;
     held.insert(held.end(), at, at + width);
   }
   return WriteParameter(exec, held, parameter);

@@ -4,7 +4,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -20,7 +19,7 @@
 #include "worker/data/packed_dataset.h"
 #include "worker/model/model.h"
 #include "worker/model/parameter_values.h"
-#include "worker/moe/expert_parallel.h"
+#include "worker/shard/model_layout.h"
 
 namespace cadre {
 namespace {
@@ -143,23 +142,6 @@ absl::Status CopyTo(const Exec& exec, ParameterRegistry& parameters,
   return WriteHeldPart(exec, values, parameter);
 }
 
-// Which experts this rank holds; nothing where it holds all.
-absl::StatusOr<std::optional<ExpertParallel>> PlaceExperts(
-    const ModelSpec& spec, const Mesh& mesh, int ep_rank) {
-  const int size = mesh.spec().expert_parallel_size;
-  if (size == 1) return std::nullopt;
-  int64_t layers = 0, experts = 0, top_k = 0;
-  for (const BlockSpec& block : spec.blocks) {
-    if (const auto* moe = std::get_if<MoeSpec>(&block.ffn)) {
-      ++layers;
-      experts = moe->num_experts;
-      top_k = moe->top_k;
-    }
-  }
-  CADRE_RETURN_IF_ERROR(ValidateExpertMesh(mesh, experts, top_k, experts));
-  return ExpertParallel::Contiguous(ep_rank, size, layers, experts);
-}
-
 absl::Status LoadModel(const TrainerOptions& options, const Exec& exec,
                        TrainObserver* observer, TrainerInputs* inputs) {
   observer->OnPreparing("model", 0, 2);
@@ -178,11 +160,7 @@ absl::Status LoadModel(const TrainerOptions& options, const Exec& exec,
       options.model.activation_checkpointing;
   model_options.dropout_seed = options.training.seed;
   CADRE_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Create(options.mesh));
-  const MeshCoordinates at = mesh.Coordinates(options.rank);
-  model_options.dense_sharding = {
-      .num_shards = options.mesh.fsdp_shard_group_size, .shard = at.shard};
-  CADRE_ASSIGN_OR_RETURN(model_options.expert_parallel,
-                         PlaceExperts(spec, mesh, at.ep));
+  CADRE_RETURN_IF_ERROR(PlaceModel(spec, mesh, options.rank, &model_options));
   if (options.tuning.method == TuningOptions::Method::kLora) {
     CADRE_ASSIGN_OR_RETURN(inputs->adapter,
                            MakeAdapter(options, spec, observer));

@@ -142,9 +142,9 @@ absl::StatusOr<StepMetrics> TrainStepRunner::Run(const TrainStep& data,
 
   const double targets = static_cast<double>(metrics.targets);
   metrics.loss = metrics.targets > 0 ? totals.loss_sum / targets : 0.0;
+  // The ranks' shares of a micro-batch's auxiliary loss add up to it.
   metrics.aux_loss =
-      totals.aux_sum /
-      static_cast<double>(options_.micro_batches * world_->size());
+      totals.aux_sum / static_cast<double>(options_.micro_batches);
   metrics.expert_tokens = std::move(totals.expert_tokens);
   // Every element is counted by one rank and the sum is the same everywhere, so
   // every rank takes the same decision and clips by the same number.
@@ -180,7 +180,7 @@ absl::StatusOr<TrainStepRunner::Totals> TrainStepRunner::ForwardBackward(
     LossScale scale;
     scale.inv_num_targets =
         global_targets > 0 ? 1.0 / static_cast<double>(global_targets) : 0.0;
-    scale.aux_weight = 1.0 / static_cast<double>(global_batches);
+    scale.aux_weight = 1.0 / static_cast<double>(options_.micro_batches);
     // Numbered over the whole step, so that the masks do not depend on how the
     // step is spread over ranks.
     scale.dropout_step = static_cast<uint64_t>(first) + i;

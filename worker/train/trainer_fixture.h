@@ -26,7 +26,7 @@
 #include "worker/comm/local_communicator.h"
 #include "worker/data/packed_dataset.h"
 #include "worker/model/model.h"
-#include "worker/moe/expert_parallel.h"
+#include "worker/shard/model_layout.h"
 #include "worker/train/trainer.h"
 
 namespace cadre {
@@ -161,17 +161,8 @@ class TrainerTest : public ::testing::Test {
     }
     auto mesh = Mesh::Create(options.mesh);
     EXPECT_OK(mesh);
-    const MeshCoordinates at = mesh->Coordinates(options.rank);
     model.activation_checkpointing = options.model.activation_checkpointing;
-    model.dense_sharding = {.num_shards = options.mesh.fsdp_shard_group_size,
-                            .shard = at.shard};
-    if (options.mesh.expert_parallel_size > 1) {
-      auto experts = ExpertParallel::Contiguous(
-          at.ep, options.mesh.expert_parallel_size, /*num_layers=*/1,
-          /*num_experts=*/4);
-      EXPECT_OK(experts);
-      model.expert_parallel = *experts;
-    }
+    EXPECT_OK(PlaceModel(*spec, *mesh, options.rank, &model));
     auto made = Model::Create(*spec, model);
     EXPECT_OK(made);
     inputs.model = *std::move(made);
