@@ -62,10 +62,6 @@ absl::Status Run(const Flags& flags, const std::string& scratch,
       .cpu_threads = flags.cpu_threads,
       .activation_checkpointing = flags.activation_checkpointing,
       .scratch_dir = scratch};
-<<<<<<< HEAD
-  CADRE_RETURN_IF_ERROR(cadre::Annotate(CompareExport(dir, options, report),
-                                        "writing the checkpoint back"));
-=======
   if (flags.ranks > 1) {
     const cadre::MeshSpec mesh = MeshOf(flags);
     CADRE_RETURN_IF_ERROR(
@@ -77,7 +73,8 @@ absl::Status Run(const Flags& flags, const std::string& scratch,
     }
     return absl::OkStatus();
   }
->>>>>>> ba5ba45 (tests, docs: parity on meshes; sharding page)
+  CADRE_RETURN_IF_ERROR(cadre::Annotate(CompareExport(dir, options, report),
+                                        "writing the checkpoint back"));
   CADRE_RETURN_IF_ERROR(CompareForward(golden, dir, options, report));
   CADRE_RETURN_IF_ERROR(CompareFull(golden, dir, options, report));
   for (const std::string& run : golden.lora_runs) {
