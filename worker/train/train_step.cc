@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "worker/moe/expert_moves.h"
 
 namespace cadre {
 namespace {
@@ -88,7 +89,15 @@ absl::StatusOr<std::unique_ptr<TrainStepRunner>> TrainStepRunner::Create(
 
 absl::Status TrainStepRunner::SpreadValues() {
   CADRE_RETURN_IF_ERROR(optimizer_->RoundValues());
-  return shards_->GatherValues();
+  return ShareValues();
+}
+
+absl::Status TrainStepRunner::ShareValues() {
+  CADRE_RETURN_IF_ERROR(shards_->GatherValues());
+  const ExpertParallel* const experts = model_->expert_parallel();
+  Communicator* const peers = communicators_->group(MeshGroup::kExpertParallel);
+  if (experts == nullptr || peers == nullptr) return absl::OkStatus();
+  return SpreadFromHome(peers, *experts, model_->expert_parameters());
 }
 
 MemoryUse TrainStepRunner::memory() const {
@@ -135,6 +144,13 @@ absl::StatusOr<StepMetrics> TrainStepRunner::Run(const TrainStep& data,
                          ForwardBackward(data, step, metrics.targets));
   metrics.compute_seconds = lap();
 
+  const ExpertParallel* const experts = model_->expert_parallel();
+  Communicator* const peers = communicators_->group(MeshGroup::kExpertParallel);
+  // Spare copies of an expert work for its home slot.
+  if (experts != nullptr && peers != nullptr) {
+    CADRE_RETURN_IF_ERROR(
+        SumCopiesAtHome(peers, *experts, model_->expert_parameters()));
+  }
   CADRE_RETURN_IF_ERROR(shards_->ReduceGradients());
   if (options_.before_update) options_.before_update(*optimizer_);
   CADRE_RETURN_IF_ERROR(ReduceTotals(&totals));
@@ -156,7 +172,7 @@ absl::StatusOr<StepMetrics> TrainStepRunner::Run(const TrainStep& data,
     CADRE_ASSIGN_OR_RETURN(const bool updated,
                            optimizer_->Step(learning_rate, usable));
     metrics.skipped = !updated;
-    if (updated) CADRE_RETURN_IF_ERROR(shards_->GatherValues());
+    if (updated) CADRE_RETURN_IF_ERROR(ShareValues());
   }
   metrics.optimizer_seconds = lap();
   return metrics;

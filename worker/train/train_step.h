@@ -69,6 +69,8 @@ class TrainStepRunner {
                                          int64_t global_targets);
   absl::Status ReduceTotals(Totals* totals);
   absl::StatusOr<double> GradientNorm();
+  // To ranks that hold the same: updated slices, then spare copies of experts.
+  absl::Status ShareValues();
 
   const TrainStepOptions options_;
   Model* const model_;
