@@ -10,7 +10,7 @@ namespace cadre {
 // moe.spare_slots_per_rank above 0.
 inline constexpr bool kHybridParallelismReleased = false;
 // moe.overflow_policy other than dropless, moe.capacity_factor.
-inline constexpr bool kOverflowPoliciesReleased = false;
+inline constexpr bool kOverflowPoliciesReleased = true;
 
 }  // namespace cadre
 

@@ -43,11 +43,13 @@ void CheckReleased(const v1::JobSpec& spec, Checker& check) {
           "parallelism.expert_parallel_size",
           absl::StrCat(parallelism.expert_parallel_size()),
           "every worker keeps all experts: write 1 or remove it");
-  not_yet(!kOverflowPoliciesReleased && moe.overflow_policy() != "dropless",
+  // The GPU's router knows neither overflow nor a z-loss.
+  const bool gpu = spec.resources().backend() == "cuda";
+  not_yet((gpu || !kOverflowPoliciesReleased) &&
+              moe.overflow_policy() != "dropless",
           "moe.overflow_policy", moe.overflow_policy(), "use dropless");
-  not_yet(moe.has_aux_loss_coef(), "moe.aux_loss_coef",
-          "another value than the model's own", "remove it");
-  not_yet(moe.z_loss_coef() > 0, "moe.z_loss_coef", "a z-loss", "remove it");
+  not_yet(gpu && moe.z_loss_coef() > 0, "moe.z_loss_coef", "a z-loss",
+          "remove it");
   not_yet(moe.bias_update_rate() > 0, "moe.bias_update_rate", "a bias update",
           "remove it");
   not_yet(!kHybridParallelismReleased && moe.spare_slots_per_rank() > 0,

@@ -128,7 +128,12 @@ TEST(ValidateJob, EveryLimitNamesItsFieldAndNumbers) {
       {"moe.capacity_factor", "dropless",
        [](S s) { s->mutable_moe()->set_capacity_factor(1.5); }},
       {"moe.overflow_policy", "not supported by this release",
-       [](S s) { s->mutable_moe()->set_overflow_policy("remap"); }},
+       [](S s) {
+         s->mutable_resources()->set_backend("cuda");
+         s->mutable_moe()->set_overflow_policy("remap");
+       }},
+      {"moe.overflow_policy", "reject",
+       [](S s) { s->mutable_moe()->set_overflow_policy("reject"); }},
       {"parallelism.expert_parallel_size", "2 is not supported",
        [](S s) { s->mutable_parallelism()->set_expert_parallel_size(2); }},
       {"parallelism.fsdp_shard_group_size", "4 is not supported",

@@ -14,9 +14,9 @@ namespace cadre {
 
 class WorkerDaemon {
  public:
-  // UNAVAILABLE: an address is in use now. Other errors are wrong configurations,
-  // such as a device that is not there. A coordinator that does not answer is
-  // none; it is waited for.
+  // UNAVAILABLE: an address is in use now. Other errors are wrong
+  // configurations, such as a device that is not there. A coordinator that does
+  // not answer is none; it is waited for.
   static absl::StatusOr<WorkerDaemon> Start(const WorkerOptions& options);
   WorkerDaemon(WorkerDaemon&&) noexcept;
   WorkerDaemon& operator=(WorkerDaemon&&) noexcept;

@@ -31,18 +31,6 @@ absl::StatusOr<bool> IsSecond(absl::string_view field, absl::string_view value,
 
 absl::Status CheckSupported(const JobSpec& spec) {
   const auto& moe = spec.moe();
-  if (!moe.overflow_policy().empty() && moe.overflow_policy() != "dropless") {
-    return Unsupported("moe.overflow_policy", moe.overflow_policy(),
-                       "use dropless");
-  }
-  if (moe.has_aux_loss_coef()) {
-    return Unsupported("moe.aux_loss_coef", "another value than the model's",
-                       "leave it out");
-  }
-  if (moe.z_loss_coef() > 0.0) {
-    return Unsupported("moe.z_loss_coef", absl::StrCat(moe.z_loss_coef()),
-                       "leave it out");
-  }
   if (moe.bias_update_rate() > 0.0) {
     return Unsupported("moe.bias_update_rate",
                        absl::StrCat(moe.bias_update_rate()), "leave it out");
@@ -57,6 +45,27 @@ absl::Status CheckSupported(const JobSpec& spec) {
     return Unsupported("training.reduce_dtype", reduce, "use fp32");
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<TrainMoeOptions> MoeOf(const JobSpec& spec) {
+  const auto& moe = spec.moe();
+  TrainMoeOptions out;
+  const std::string& policy = moe.overflow_policy();
+  if (policy == "drop_by_weight") {
+    out.overflow = OverflowPolicy::kDropByWeight;
+  } else if (policy == "drop_by_position") {
+    out.overflow = OverflowPolicy::kDropByPosition;
+  } else if (policy == "remap") {
+    out.overflow = OverflowPolicy::kRemap;
+  } else if (!policy.empty() && policy != "dropless") {
+    return Unsupported("moe.overflow_policy", policy,
+                       "use dropless, drop_by_weight, drop_by_position or "
+                       "remap");
+  }
+  if (moe.has_capacity_factor()) out.capacity_factor = moe.capacity_factor();
+  if (moe.has_aux_loss_coef()) out.aux_loss_coef = moe.aux_loss_coef();
+  out.z_loss_coef = moe.z_loss_coef();
+  return out;
 }
 
 TrainModelOptions ModelOf(const Assignment& assignment) {
@@ -202,6 +211,7 @@ absl::StatusOr<TrainerOptions> MakeTrainerOptions(
   options.model = ModelOf(assignment);
   options.data = DataOf(spec);
   CADRE_ASSIGN_OR_RETURN(options.tuning, TuningOf(spec));
+  CADRE_ASSIGN_OR_RETURN(options.moe, MoeOf(spec));
   CADRE_ASSIGN_OR_RETURN(options.training,
                          TrainingOf(assignment, options.tuning));
   CADRE_ASSIGN_OR_RETURN(options.checkpoint, CheckpointOf(assignment));

@@ -78,10 +78,10 @@ TEST(JobOptionsTest, TheOptimizerIsLeftOutOnlyFromAForeignCheckpoint) {
 
 TEST(JobOptionsTest, RefusesWhatTheTrainerCannotDo) {
   Assignment assignment = SmallAssignment();
-  assignment.mutable_spec()->mutable_moe()->set_overflow_policy("remap");
+  assignment.mutable_spec()->mutable_moe()->set_overflow_policy("reject");
   EXPECT_THAT(MakeTrainerOptions(assignment),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("moe.overflow_policy: remap")));
+                       HasSubstr("moe.overflow_policy: reject")));
   assignment = SmallAssignment();
   assignment.mutable_spec()->mutable_tuning()->set_method("qlora");
   EXPECT_THAT(MakeTrainerOptions(assignment),

@@ -79,11 +79,14 @@ void SessionObserver::OnStep(const StepMetrics& step) {
   const int rank = options_.rank, world = options_.world_size;
   const int64_t padding =
       std::max<int64_t>(0, options_.slots_per_step - step.tokens);
-  metrics_->ObserveStep(step, {.rank_zero = rank == 0,
-                               .own_tokens = Share(step.tokens, rank, world),
-                               .own_targets = Share(step.targets, rank, world),
-                               .own_padding = Share(padding, rank, world),
-                               .own_routed = Share(routed, rank, world)});
+  metrics_->ObserveStep(
+      step, {.rank_zero = rank == 0,
+             .own_tokens = Share(step.tokens, rank, world),
+             .own_targets = Share(step.targets, rank, world),
+             .own_padding = Share(padding, rank, world),
+             .own_routed = Share(routed, rank, world),
+             .own_dropped = Share(step.dropped_pairs, rank, world),
+             .own_remapped = Share(step.remapped_pairs, rank, world)});
   if (rank == 0) {
     UpdateProgress(step);
     const bool last = step.step == step.total_steps;
@@ -141,6 +144,9 @@ void SessionObserver::ReportScalars(const StepMetrics& step) {
   if (!step.expert_tokens.empty()) {
     const ExpertBalance balance = MeasureBalance(step.expert_tokens);
     values["aux_loss"] = step.aux_loss;
+    values["z_loss"] = step.z_loss;
+    values["dropped_pairs"] = static_cast<double>(step.dropped_pairs);
+    values["remapped_pairs"] = static_cast<double>(step.remapped_pairs);
     values["expert_balancedness"] = balance.balancedness_step;
     values["expert_load_cv"] = balance.cv_mean;
     values["dead_experts"] = balance.dead_mean;

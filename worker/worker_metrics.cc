@@ -104,7 +104,10 @@ struct WorkerMetrics::Impl {
         dead_mean(r->Gauge(metric::kMoeDeadExperts, {{"stat", "mean"}})),
         dead_max(r->Gauge(metric::kMoeDeadExperts, {{"stat", "max"}})),
         aux_loss(r->Gauge(metric::kMoeAuxLoss)),
+        z_loss(r->Gauge(metric::kMoeZLoss)),
         routed(r->Counter(metric::kMoeRoutedTokens)),
+        dropped(r->Counter(metric::kMoeDroppedTokens)),
+        remapped(r->Counter(metric::kMoeRemappedTokens)),
         save_stall(
             r->Histogram(metric::kCheckpointSaveSeconds, {{"phase", "stall"}})),
         save_write(
@@ -145,8 +148,8 @@ struct WorkerMetrics::Impl {
   void ClearJob() {
     for (prometheus::Gauge* gauge :
          {&fill, &loss, &eval_loss, &grad_norm, &learning_rate, &balance_step,
-          &balance_worst, &cv_mean, &cv_max, &dead_mean, &dead_max,
-          &aux_loss}) {
+          &balance_worst, &cv_mean, &cv_max, &dead_mean, &dead_max, &aux_loss,
+          &z_loss}) {
       gauge->Set(kNan);
     }
     std::lock_guard<std::mutex> lock(mutex);
@@ -188,8 +191,8 @@ struct WorkerMetrics::Impl {
   prometheus::Counter &tokens_processed, &tokens_loss, &tokens_padding;
   prometheus::Gauge &fill, &loss, &eval_loss, &grad_norm, &learning_rate;
   prometheus::Gauge &balance_step, &balance_worst, &cv_mean, &cv_max,
-      &dead_mean, &dead_max, &aux_loss;
-  prometheus::Counter& routed;
+      &dead_mean, &dead_max, &aux_loss, &z_loss;
+  prometheus::Counter &routed, &dropped, &remapped;
   prometheus::Histogram &save_stall, &save_write;
   prometheus::Counter &saves_ok, &saves_error, &save_bytes;
   prometheus::Gauge& last_save;
@@ -256,7 +259,10 @@ void WorkerMetrics::ObserveStep(const StepMetrics& step,
     m.dead_mean.Set(balance.dead_mean);
     m.dead_max.Set(balance.dead_max);
     m.aux_loss.Set(step.aux_loss);
+    m.z_loss.Set(step.z_loss);
     m.routed.Increment(static_cast<double>(share.own_routed));
+    m.dropped.Increment(static_cast<double>(share.own_dropped));
+    m.remapped.Increment(static_cast<double>(share.own_remapped));
   }
   if (!share.rank_zero) return;
   m.loss.Set(step.loss);

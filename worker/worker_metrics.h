@@ -54,7 +54,8 @@ class WorkerMetrics {
   struct StepShare {
     bool rank_zero = false;  // loss and the like are shown by rank 0 only
     int64_t own_tokens = 0, own_targets = 0, own_padding = 0;
-    int64_t own_routed = 0;  // token-expert pairs
+    // Token-expert pairs.
+    int64_t own_routed = 0, own_dropped = 0, own_remapped = 0;
   };
   void ObserveStep(const StepMetrics& step, const StepShare& share);
   void SetEvalLoss(double loss);

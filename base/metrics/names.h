@@ -157,6 +157,17 @@ inline constexpr MetricDef kMoeDeadExperts{
 inline constexpr MetricDef kMoeAuxLoss{
     "cadre_moe_aux_loss", kGauge,
     "Load-balance loss of the last step before its coefficient."};
+inline constexpr MetricDef kMoeZLoss{
+    "cadre_moe_z_loss", kGauge,
+    "Router z-loss of the last step before its coefficient; 0 without one."};
+inline constexpr MetricDef kMoeDroppedTokens{
+    "cadre_moe_dropped_tokens_total", kCounter,
+    "This rank's share of the token-expert pairs that found no room in an "
+    "expert and were dropped."};
+inline constexpr MetricDef kMoeRemappedTokens{
+    "cadre_moe_remapped_tokens_total", kCounter,
+    "This rank's share of the token-expert pairs that moved to another expert "
+    "with room."};
 inline constexpr MetricDef kMoeRoutedTokens{
     "cadre_moe_routed_tokens_total", kCounter,
     "This rank's share of the token-expert pairs routed."};

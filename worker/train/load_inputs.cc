@@ -159,6 +159,10 @@ absl::Status LoadModel(const TrainerOptions& options, const Exec& exec,
   model_options.activation_checkpointing =
       options.model.activation_checkpointing;
   model_options.dropout_seed = options.training.seed;
+  model_options.moe = {.overflow = options.moe.overflow,
+                       .capacity_factor = options.moe.capacity_factor,
+                       .aux_loss_coef = options.moe.aux_loss_coef,
+                       .z_loss_coef = options.moe.z_loss_coef};
   CADRE_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Create(options.mesh));
   CADRE_RETURN_IF_ERROR(PlaceModel(spec, mesh, options.rank, &model_options));
   if (options.tuning.method == TuningOptions::Method::kLora) {

@@ -161,7 +161,10 @@ absl::StatusOr<StepMetrics> TrainStepRunner::Run(const TrainStep& data,
   // The ranks' shares of a micro-batch's auxiliary loss add up to it.
   metrics.aux_loss =
       totals.aux_sum / static_cast<double>(options_.micro_batches);
+  metrics.z_loss = totals.z_sum / static_cast<double>(options_.micro_batches);
   metrics.expert_tokens = std::move(totals.expert_tokens);
+  metrics.dropped_pairs = totals.dropped_pairs;
+  metrics.remapped_pairs = totals.remapped_pairs;
   // Every element is counted by one rank and the sum is the same everywhere, so
   // every rank takes the same decision and clips by the same number.
   CADRE_ASSIGN_OR_RETURN(metrics.grad_norm, GradientNorm());
@@ -204,22 +207,33 @@ absl::StatusOr<TrainStepRunner::Totals> TrainStepRunner::ForwardBackward(
                            model_->ForwardBackward(batch, scale));
     totals.loss_sum += result.loss_sum;
     totals.aux_sum += result.aux_loss;
+    totals.z_sum += result.z_loss;
+    for (const MoeLayerCounts& layer : result.moe_counts) {
+      totals.dropped_pairs += layer.dropped;
+      for (const int64_t moved : layer.remapped) totals.remapped_pairs += moved;
+    }
     Add(totals.expert_tokens, result.expert_tokens);
   }
   return totals;
 }
 
 absl::Status TrainStepRunner::ReduceTotals(Totals* totals) {
-  std::array<double, 2> losses = {totals->loss_sum, totals->aux_sum};
+  std::array<double, 3> losses = {totals->loss_sum, totals->aux_sum,
+                                  totals->z_sum};
   CADRE_RETURN_IF_ERROR(world_->AllReduceSum(absl::MakeSpan(losses)));
   totals->loss_sum = losses[0];
   totals->aux_sum = losses[1];
+  totals->z_sum = losses[2];
   std::vector<int64_t> counts;
   for (const auto& layer : totals->expert_tokens) {
     counts.insert(counts.end(), layer.begin(), layer.end());
   }
   if (counts.empty()) return absl::OkStatus();
+  counts.push_back(totals->dropped_pairs);
+  counts.push_back(totals->remapped_pairs);
   CADRE_RETURN_IF_ERROR(world_->AllReduceSum(absl::MakeSpan(counts)));
+  totals->dropped_pairs = counts[counts.size() - 2];
+  totals->remapped_pairs = counts.back();
   auto at = counts.begin();
   for (auto& layer : totals->expert_tokens) {
     std::copy_n(at, layer.size(), layer.begin());

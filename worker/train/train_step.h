@@ -57,7 +57,8 @@ class TrainStepRunner {
   // What the micro-batches of this rank add up to.
   struct Totals {
     double loss_sum = 0.0;
-    double aux_sum = 0.0;
+    double aux_sum = 0.0, z_sum = 0.0;
+    int64_t dropped_pairs = 0, remapped_pairs = 0;
     std::vector<std::vector<int64_t>> expert_tokens;
   };
 

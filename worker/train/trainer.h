@@ -69,6 +69,10 @@ struct StepMetrics {
   MemoryUse memory;  // of this rank, peak so far
   // [MoE layers][experts], summed over ranks and micro-batches.
   std::vector<std::vector<int64_t>> expert_tokens;
+  // (token, expert) pairs that found no room, and that moved to another expert;
+  // summed likewise, over all layers. 0 when dropless.
+  int64_t dropped_pairs = 0, remapped_pairs = 0;
+  double z_loss = 0.0;  // before its coefficient
 };
 
 struct EvalMetrics {

@@ -6,10 +6,12 @@
 // output, defaults applied by the caller where the job file has a derived one.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "kernels/router/router_overflow.h"
 #include "plan/mesh.h"
 #include "worker/train/schedule.h"
 
@@ -44,6 +46,13 @@ struct TuningOptions {
   std::vector<std::string> lora_target_modules = {"q_proj", "v_proj"};
   bool rank_stabilized = false;         // alpha / sqrt(r) instead of alpha / r
   bool shared_experts_adapter = false;  // lora_expert_layout: shared
+};
+
+struct TrainMoeOptions {
+  OverflowPolicy overflow = OverflowPolicy::kDropless;
+  double capacity_factor = 1.25;
+  std::optional<double> aux_loss_coef;  // unset: the model's own
+  double z_loss_coef = 0.0;
 };
 
 struct TrainingOptions {
@@ -95,6 +104,7 @@ struct TrainerOptions {
   TrainModelOptions model;
   TrainDataOptions data;
   TuningOptions tuning;
+  TrainMoeOptions moe;
   TrainingOptions training;
   TrainCheckpointOptions checkpoint;
   TrainOutputOptions output;

@@ -140,6 +140,9 @@ std::string ConfigHash(const TrainerOptions& o) {
                           "|", t.min_lr_ratio, "|", t.weight_decay));
   sha.Update(absl::StrCat("|", t.beta1, "|", t.beta2, "|", t.epsilon, "|",
                           t.max_grad_norm, "|", t.seed));
+  sha.Update(absl::StrCat(
+      "|", static_cast<int>(o.moe.overflow), "|", o.moe.capacity_factor, "|",
+      o.moe.aux_loss_coef.value_or(-1), "|", o.moe.z_loss_coef));
   return sha.HexDigest();
 }
 
