@@ -3,6 +3,7 @@
 #include <atomic>
 #include <csignal>
 #include <ctime>
+#include <filesystem>
 #include <iostream>
 #include <thread>
 
@@ -11,6 +12,7 @@
 #include "base/systemd/notifier.h"
 #include "worker/daemon.h"
 #include "worker/options.h"
+#include "worker/supervisor.h"
 
 namespace {
 
@@ -59,6 +61,11 @@ int main(int argc, char** argv) {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
+  if (line->options.per_device) {
+    return cadre::RunSupervisor(std::filesystem::read_symlink("/proc/self/exe"),
+                                {argv + 1, argv + argc}, line->options,
+                                signals);
+  }
   cadre::Notifier notifier = cadre::Notifier::FromEnvironment();
 
   absl::StatusOr<cadre::WorkerDaemon> daemon =

@@ -3,10 +3,13 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <climits>
+#include <filesystem>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/proto_file.h"
 #include "base/rpc/address.h"
 #include "base/status_macros.h"
@@ -21,6 +24,7 @@ using cadre::config::v1::WorkerConfig;
 constexpr int kMetricsPort = 8480;
 constexpr int kHealthPort = 8490;
 constexpr int kMaxCpuThreads = 1024;
+constexpr int kMaxDevices = 64;
 
 // What the command line says; unset fields leave the file's value alone.
 struct Flags {
@@ -29,7 +33,9 @@ struct Flags {
       health_listen, data_address, ca_file, certificate_file, key_file,
       token_file;
   std::optional<int> index, cpu_threads;
+  std::optional<int> devices;
   bool insecure = false, check_config = false, version = false;
+  bool per_device = false;
 };
 
 void AddFlags(CLI::App* app, Flags* flags) {
@@ -63,6 +69,11 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--key", flags->key_file, "Its private key (PEM)");
   app->add_option("--token-file", flags->token_file,
                   "File with this worker's token");
+  app->add_flag("--per-device", flags->per_device,
+                "Run one worker process for each GPU of this host, the ports "
+                "counting up with the index");
+  app->add_option("--devices", flags->devices,
+                  "With --per-device: how many (default: the GPUs found)");
   app->add_flag("--insecure", flags->insecure,
                 "Plaintext to a coordinator on loopback");
   app->add_option("--ports-file", flags->ports_file,
@@ -147,10 +158,33 @@ absl::StatusOr<WorkerOptions> Resolve(const WorkerConfig& config,
   options.token_file = pick(flags.token_file, config.token_file(), "");
   CADRE_ASSIGN_OR_RETURN(options.timeouts, ReadTimeouts(config.timeouts()));
   options.ports_file = flags.ports_file;
+  options.per_device = flags.per_device;
+  if (!flags.per_device && flags.devices) {
+    return absl::InvalidArgumentError("--devices goes with --per-device");
+  }
+  if (flags.per_device) {
+    options.devices = flags.devices ? *flags.devices : CountGpus("/dev");
+    if (options.devices < 1 || options.devices > kMaxDevices) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--per-device: ", options.devices, " devices is not within 1 to ",
+          kMaxDevices, "; without GPUs give their number with --devices"));
+    }
+  }
   return options;
 }
 
 }  // namespace
+
+int CountGpus(const std::string& dev) {
+  int count = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(dev, error)) {
+    absl::string_view name = entry.path().filename().native();
+    if (!absl::ConsumePrefix(&name, "nvidia") || name.empty()) continue;
+    count += std::all_of(name.begin(), name.end(), absl::ascii_isdigit);
+  }
+  return count;
+}
 
 absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
   CLI::App app("Cadre worker: trains on one device for a coordinator.",

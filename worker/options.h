@@ -30,6 +30,9 @@ struct WorkerOptions {
   Timeouts timeouts;
   // Where the ports in use are written to, "" for nowhere.
   std::string ports_file;
+  // One worker process for each of `devices` devices, see worker/supervisor.h.
+  bool per_device = false;
+  int devices = 0;
 };
 
 struct CommandLine {
@@ -39,6 +42,9 @@ struct CommandLine {
   std::string message;
   WorkerOptions options;
 };
+
+// GPUs that this process may open, by their device files below `dev`.
+int CountGpus(const std::string& dev);
 
 // INVALID_ARGUMENT and the like: the configuration is wrong (exit 78).
 absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv);

@@ -81,6 +81,37 @@ class Service(harness.TestCase):
             "--health-listen=127.0.0.1:0", "--worker-id=w.0")
         self.check_life(manager, process, "worker w.0")
 
+    def test_one_process_per_device_started_again_and_stopped_together(self):
+        log = self.folder / "supervisor.log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [str(harness.WORKER), "--per-device", "--devices=2",
+                 "--insecure", "--device=cpu", "--coordinator=127.0.0.1:1",
+                 "--metrics-listen=off", "--health-listen=127.0.0.1:0",
+                 "--worker-id=node.0", "--ports-file=ports"],
+                cwd=self.folder, stdout=out, stderr=out)
+        self.addCleanup(process.kill)
+
+        def children():
+            found = subprocess.run(["pgrep", "-P", str(process.pid)],
+                                   capture_output=True, text=True, check=False)
+            return {int(pid) for pid in found.stdout.split()}
+
+        first = harness.wait_for(
+            lambda: len(children()) == 2 and children(), "two workers")
+        for index in (0, 1):
+            harness.wait_for((self.folder / f"ports.{index}").exists,
+                             f"worker {index}")
+        os.kill(min(first), signal.SIGKILL)
+        harness.wait_for(lambda: len(children() - first) == 1 and
+                         len(children()) == 2, "a new worker")
+        harness.wait_for(lambda: "worker node.1 on cpu" in log.read_text(),
+                         "the second worker's name")
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(harness.PATIENCE_SECONDS), 0,
+                         log.read_text())
+        self.assertEqual(children(), set())
+
 
 if __name__ == "__main__":
     unittest.main()
