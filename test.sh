@@ -26,6 +26,8 @@ done
 [ ${#targets[@]} -gt 0 ] || targets=(//...)
 
 install_packages tools/packages.txt tools/packages_deploy.txt || exit 1
+# Not over a newer one of the machine's.
+command -v kubectl >/dev/null || install_packages <(echo kubernetes-client) || exit 1
 lint_passed=0 lint_failed=0
 if [ $lint = 1 ]; then
   install_packages tools/packages_lint.txt || exit 1

@@ -13,17 +13,18 @@ for argument in "$@"; do
   esac
 done
 
-# buf and buildifier come as binaries inside npm packages.
+# buf and buildifier come as binaries inside npm packages, and so do the schemas
+# of Kubernetes' objects.
 npm_dir=${CADRE_NPM_DIR:-$HOME/.cache/cadre/npm}
 bin=$npm_dir/node_modules/.bin
-if [ ! -x "$bin/buf" ] || [ ! -x "$bin/buildifier" ]; then
+if [ ! -x "$bin/buf" ] || [ ! -x "$bin/buildifier" ] || [ ! -d "$npm_dir/node_modules/kubernetes-models" ]; then
   if ! command -v npm >/dev/null; then
     . tools/setup.sh
     install_packages <(echo npm) || exit 1
   fi
   mkdir -p "$npm_dir"
   npm install --prefix "$npm_dir" --no-audit --no-fund --ignore-scripts \
-    @bufbuild/buf@1.75.0 @bazel/buildifier@8.2.1 >/dev/null || exit 1
+    @bufbuild/buf@1.75.0 @bazel/buildifier@8.2.1 kubernetes-models@5.1.0 >/dev/null || exit 1
 fi
 
 status=0
@@ -51,6 +52,19 @@ check buildifier "$bin/buildifier" --mode=check --lint=warn --warnings=$warnings
 check buf "$bin/buf" lint
 check buf-format "$bin/buf" format --exit-code -d --path proto/cadre
 check shellcheck shellcheck -x "${scripts[@]}"
+kubernetes() {
+  local overlay folder status=0
+  folder=$(mktemp -d)
+  for overlay in base overlays/cpu overlays/gpu overlays/tls overlays/monitoring; do
+    kubectl kustomize deploy/k8s/$overlay 2>"$folder/log" |
+      python3 -c 'import json, sys, yaml; json.dump([o for o in yaml.safe_load_all(sys.stdin) if o], sys.stdout)' \
+        >"$folder/$(basename $overlay).json" || { cat "$folder/log" >&2; status=1; }
+  done
+  node deploy/k8s/validate.mjs "$npm_dir/node_modules" "$folder"/*.json || status=1
+  rm -rf "$folder"
+  return $status
+}
+check kubernetes kubernetes
 if [ $tidy = 1 ]; then
   python3 tools/compile_commands.py || exit 1
   mapfile -t tidied < <(git ls-files '*.cc')
