@@ -29,12 +29,15 @@ using enum MetricType;
 using enum MetricDef::Buckets;
 
 // ---- every daemon ----------------------------------------------------------
-// Labels: version, commit, backend.
+// Labels: version; on workers also commit (empty unless the build sets it),
+// backend.
 inline constexpr MetricDef kBuildInfo{"cadre_build_info", kGauge,
                                       "Always 1; labels tell the build."};
 
 // ---- coordinator -----------------------------------------------------------
+// Labels: state.
 inline constexpr MetricDef kJobs{"cadre_jobs", kGauge, "Jobs by state."};
+// Labels: reason.
 inline constexpr MetricDef kQueueJobs{
     "cadre_queue_jobs", kGauge, "Queued jobs by the reason they wait for."};
 // Labels: result ok|replayed|refused.
@@ -44,15 +47,17 @@ inline constexpr MetricDef kJobsCreated{"cadre_jobs_created_total", kCounter,
 inline constexpr MetricDef kJobTransitions{
     "cadre_job_transitions_total", kCounter,
     "State changes of jobs by the state entered and the failure cause."};
+// Labels: cause.
 inline constexpr MetricDef kJobRestarts{
     "cadre_job_restarts_total", kCounter,
     "Attempts that ended early and led to recovery, by cause."};
+// Labels: cause.
 inline constexpr MetricDef kJobFailures{"cadre_job_failures_total", kCounter,
                                         "Jobs that failed, by cause."};
 inline constexpr MetricDef kJobQueueWait{
     "cadre_job_queue_wait_seconds", kHistogram, "Time from QUEUED to STARTING.",
     kSlow};
-// Label job; live jobs only.
+// Labels: job.
 inline constexpr MetricDef kJobProgress{
     "cadre_job_progress_ratio", kGauge,
     "Steps done over steps in all; live jobs only."};
@@ -69,17 +74,17 @@ inline constexpr MetricDef kSyncRequests{"cadre_sync_requests_total", kCounter,
 // Labels: method, code.
 inline constexpr MetricDef kGrpcRequests{"cadre_grpc_requests_total", kCounter,
                                          "Finished gRPC calls."};
-// Label: method.
+// Labels: method.
 inline constexpr MetricDef kGrpcSeconds{"cadre_grpc_request_seconds",
                                         kHistogram,
                                         "Duration of unary gRPC calls.", kFast};
 inline constexpr MetricDef kJournalCommit{
     "cadre_journal_commit_seconds", kHistogram,
     "Duration of one journal transaction, the disk write included.", kFast};
-// Label: file db|wal.
 inline constexpr MetricDef kJournalLastBackup{
     "cadre_journal_last_backup_timestamp_seconds", kGauge,
     "Unix time of the last copy of state.db that was made and checked."};
+// Labels: file db|wal.
 inline constexpr MetricDef kJournalBytes{"cadre_journal_bytes", kGauge,
                                          "Size of the journal's files."};
 inline constexpr MetricDef kGeneration{
@@ -91,10 +96,10 @@ inline constexpr MetricDef kGeneration{
 inline constexpr MetricDef kWorkerInfo{
     "cadre_worker_info", kGauge,
     "Always 1; labels tell the worker, for joins with device metrics."};
-// Label: state.
+// Labels: state idle|preparing|ready|running|stopping|ended|stopped.
 inline constexpr MetricDef kWorkerState{"cadre_worker_state", kGauge,
                                         "1 for the present state, else 0."};
-// Labels: job, attempt, rank; only while the worker holds an assignment.
+// Labels: job, attempt, rank.
 inline constexpr MetricDef kWorkerAssignment{
     "cadre_worker_assignment_info", kGauge,
     "1 for the job, attempt and rank this worker trains; labels are for joins "
@@ -115,12 +120,12 @@ inline constexpr MetricDef kTrainNonfiniteSteps{
 inline constexpr MetricDef kTrainDataWait{"cadre_train_data_wait_seconds_total",
                                           kCounter,
                                           "Time spent waiting for input."};
-// Label: phase total|data|compute|reduce|optimizer|wait.
+// Labels: phase total|data|compute|reduce|optimizer|wait.
 inline constexpr MetricDef kTrainStepSeconds{
     "cadre_train_step_seconds", kHistogram,
     "Duration of a step and of its phases; compute is forward and backward.",
     kSlow};
-// Label: kind processed|loss|padding.
+// Labels: kind processed|loss|padding.
 inline constexpr MetricDef kTrainTokens{
     "cadre_train_tokens_total", kCounter,
     "This rank's share of the tokens of the steps: processed, counted in the "
@@ -140,17 +145,18 @@ inline constexpr MetricDef kTrainGradNorm{
 inline constexpr MetricDef kTrainLearningRate{
     "cadre_train_learning_rate", kGauge,
     "Learning rate of the last step; rank 0 only."};
-// Label: stat step|worst_layer.
+// Labels: stat step|worst_layer.
 inline constexpr MetricDef kMoeExpertBalancedness{
     "cadre_moe_expert_balancedness_ratio", kGauge,
     "Mean over maximal tokens of the routed experts, 1 is balanced: sum of "
     "means over sum of maxima of the layers, or the worst layer; last 50 "
     "steps."};
-// Label: stat mean|max, over the layers.
+// Labels: stat mean|max, over the layers.
 inline constexpr MetricDef kMoeExpertLoadCv{
     "cadre_moe_expert_load_cv_ratio", kGauge,
     "Standard deviation over mean of the tokens of the routed experts, last 50 "
     "steps."};
+// Labels: stat mean|max, over the layers.
 inline constexpr MetricDef kMoeDeadExperts{
     "cadre_moe_dead_expert_ratio", kGauge,
     "Share of the routed experts without a token, last 50 steps."};
@@ -171,21 +177,23 @@ inline constexpr MetricDef kMoeRemappedTokens{
 inline constexpr MetricDef kMoeRoutedTokens{
     "cadre_moe_routed_tokens_total", kCounter,
     "This rank's share of the token-expert pairs routed."};
-// Label: op.
+// Labels: op
+// all_reduce|all_gather|reduce_scatter|broadcast|all_to_all|barrier|split.
 inline constexpr MetricDef kCommSeconds{
     "cadre_comm_seconds", kHistogram,
     "Duration of collectives, waiting for peers included.", kFast};
+// Labels: op.
 inline constexpr MetricDef kCommBytes{"cadre_comm_bytes_total", kCounter,
                                       "Bytes this rank put into collectives."};
-// Label: cause stop|peer.
+// Labels: cause stop|peer.
 inline constexpr MetricDef kCommAborts{
     "cadre_comm_aborts_total", kCounter,
     "Attempts whose communicators were aborted, by cause."};
-// Label: phase stall|write.
+// Labels: phase stall|write.
 inline constexpr MetricDef kCheckpointSaveSeconds{
     "cadre_checkpoint_save_seconds", kHistogram,
     "Training stalled by a save, and writing this rank's files.", kSlow};
-// Label: result ok|error.
+// Labels: result ok|error.
 inline constexpr MetricDef kCheckpointSaves{
     "cadre_checkpoint_saves_total", kCounter, "Saves of this rank by result."};
 inline constexpr MetricDef kCheckpointBytes{
