@@ -103,7 +103,7 @@ class Plan {
     CADRE_RETURN_IF_ERROR(BlasStatus(
         "describing a product",
         cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F)));
-    for (const auto [attribute, trans] :
+    for (const auto& [attribute, trans] :
          {std::pair{CUBLASLT_MATMUL_DESC_TRANSA, s.trans_a},
           std::pair{CUBLASLT_MATMUL_DESC_TRANSB, s.trans_b}}) {
       const cublasOperation_t value = trans ? CUBLAS_OP_T : CUBLAS_OP_N;

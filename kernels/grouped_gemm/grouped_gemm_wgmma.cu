@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 32) {
     for (int i = 0; i < kStages; ++i) {
       hopper::BarrierInit(&full[i], 1);
-      hopper::BarrierInit(&empty[i], 2);  // one arrival a warpgroup
+      hopper::BarrierInit(&empty[i], kConsumers / 32);  // one a warp
     }
     hopper::FenceAsyncShared();
   }
@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(kThreads, 1)
           ZeroRows(here, depth - at);
         }
         use(here);
-        if (previous >= 0 && threadIdx.x % 128 == 0) {
+        if (previous >= 0 && threadIdx.x % 32 == 0) {
           hopper::BarrierArrive(&empty[previous]);
         }
         previous = stage;
@@ -265,7 +265,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     };
     if (!mine) {
       const int last = stages([](const char*) {});
-      if (last >= 0 && threadIdx.x % 128 == 0) {
+      if (last >= 0 && threadIdx.x % 32 == 0) {
         hopper::BarrierArrive(&empty[last]);
       }
       continue;
@@ -278,7 +278,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       hopper::WgmmaWait<1>();
     });
     hopper::WgmmaWait<0>();
-    if (last >= 0 && threadIdx.x % 128 == 0) {
+    if (last >= 0 && threadIdx.x % 32 == 0) {
       hopper::BarrierArrive(&empty[last]);
     }
     // An empty group's gradient is zero, or stays as it was.

@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "kernels/common/thread_pool.h"
 #include "worker/backend/backend.h"
+#include "worker/backend/load_barrier.h"
 #include "worker/backend/metered_communicator.h"
 #include "worker/comm/gloo_communicator.h"
 #include "worker/comm/local_communicator.h"
@@ -79,19 +80,7 @@ class CpuBackend final : public DeviceBackend {
     }
     const std::string prefix = absl::StrCat(request.options.job, "/",
                                             request.options.attempt_epoch, "/");
-    // Loading may take much longer on one rank than on another. Connections are
-    // made when all have loaded, so that their deadlines can be short.
-    CADRE_RETURN_IF_ERROR(request.store->Set(
-        absl::StrCat(prefix, "loaded/", request.options.rank), "1"));
-    for (int rank = 0; rank < size; ++rank) {
-      request.observer->OnPreparing("communicator", rank, size);
-      CADRE_RETURN_IF_ERROR(
-          Annotate(request.store
-                       ->Get(absl::StrCat(prefix, "loaded/", rank),
-                             request.start_timeout)
-                       .status(),
-                   absl::StrCat("waiting for rank ", rank, " to load")));
-    }
+    CADRE_RETURN_IF_ERROR(AwaitLoaded(request, prefix));
     return CreateGlooCommunicator(
         {.rank = request.options.rank,
          .size = size,

@@ -3,13 +3,21 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "worker/backend/backend.h"
+#include "worker/backend/load_barrier.h"
+#include "worker/backend/metered_communicator.h"
 #include "worker/backend/plugin_api.h"
+#include "worker/comm/local_communicator.h"
+#include "worker/comm/nccl_communicator.h"
 #include "worker/device/cuda_status.h"
+#include "worker/device/device.h"
+#include "worker/device/transfer.h"
+#include "worker/train/load_inputs.h"
 
 namespace cadre {
 namespace {
@@ -27,28 +35,80 @@ std::string FormatUuid(const cudaUUID_t& uuid) {
 
 class CudaBackend final : public DeviceBackend {
  public:
-  explicit CudaBackend(const cudaDeviceProp& device)
-      : facts_{.backend = "cuda",
-               .name = device.name,
-               .uuid = FormatUuid(device.uuid),
-               .memory_bytes = static_cast<int64_t>(device.totalGlobalMem),
-               .capability = absl::StrCat(device.major, ".", device.minor)} {}
+  CudaBackend(const cudaDeviceProp& properties, int index)
+      : index_(index),
+        facts_{.backend = "cuda",
+               .name = properties.name,
+               .uuid = FormatUuid(properties.uuid),
+               .memory_bytes = static_cast<int64_t>(properties.totalGlobalMem),
+               .capability =
+                   absl::StrCat(properties.major, ".", properties.minor)} {}
 
   const DeviceFacts& facts() const override { return facts_; }
 
   absl::Status CanTrain() const override {
-    return absl::UnimplementedError(
-        absl::StrCat("training on CUDA is not part of this release (found ",
-                     facts_.name, ", ", facts_.uuid, ")"));
+    return OpenCudaDevice(index_).status();
   }
 
   absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(
-      const TrainerRequest&) override {
-    return CanTrain();
+      const TrainerRequest& request) override {
+    CADRE_RETURN_IF_ERROR(OpenDevice());
+    const Exec& exec = device_->exec();
+    CADRE_ASSIGN_OR_RETURN(
+        TrainerInputs inputs,
+        LoadTrainerInputs(request.options, exec, request.observer));
+    CADRE_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> world,
+                           Meet(request, exec));
+    return Trainer::Create(
+        request.options, std::move(inputs),
+        MeterCollectives(std::move(world), request.collectives),
+        request.observer);
   }
 
  private:
+  // Once; later jobs find it, and say so when an earlier one has broken it.
+  absl::Status OpenDevice() {
+    if (device_ == nullptr) {
+      CADRE_ASSIGN_OR_RETURN(device_, OpenCudaDevice(index_));
+    }
+    CADRE_RETURN_IF_ERROR(device_->MakeCurrent());
+    const absl::Status alive = Synchronize(device_->exec());
+    if (!alive.ok()) {
+      return absl::UnavailableError(
+          absl::StrCat("GPU ", index_, " was left broken by an earlier job (",
+                       std::string(alive.message()), "); restart this worker"));
+    }
+    // What ops of an earlier job kept for their scratch memory.
+    cudaMemPool_t pool = nullptr;
+    CADRE_RETURN_IF_ERROR(CudaStatus(cudaDeviceGetDefaultMemPool(&pool, index_),
+                                     "asking for the memory pool"));
+    return CudaStatus(cudaMemPoolTrimTo(pool, 0), "trimming the memory pool");
+  }
+
+  static absl::StatusOr<std::unique_ptr<Communicator>> Meet(
+      const TrainerRequest& request, const Exec& exec) {
+    const int size = request.options.mesh.world_size;
+    if (size == 1) {
+      return std::move(
+          CreateLocalCommunicators(1, {.timeout = request.collective_timeout})
+              .front());
+    }
+    const std::string prefix = absl::StrCat(request.options.job, "/",
+                                            request.options.attempt_epoch, "/");
+    CADRE_RETURN_IF_ERROR(AwaitLoaded(request, prefix));
+    return CreateNcclCommunicator(
+        {.rank = request.options.rank,
+         .size = size,
+         .exec = exec,
+         .key_prefix = prefix,
+         .timeout = request.collective_timeout,
+         .rendezvous_timeout = request.rendezvous_timeout},
+        request.store);
+  }
+
+  const int index_;
   const DeviceFacts facts_;
+  std::unique_ptr<Device> device_;
 };
 
 absl::StatusOr<std::unique_ptr<DeviceBackend>> Create(int index) {
@@ -59,11 +119,11 @@ absl::StatusOr<std::unique_ptr<DeviceBackend>> Create(int index) {
     return absl::FailedPreconditionError(absl::StrCat(
         "--index=", index, ": this machine has ", num_devices, " GPUs"));
   }
-  cudaDeviceProp device;
+  cudaDeviceProp properties;
   CADRE_RETURN_IF_ERROR(
-      CudaStatus(cudaGetDeviceProperties(&device, index),
+      CudaStatus(cudaGetDeviceProperties(&properties, index),
                  absl::StrCat("reading the properties of GPU ", index)));
-  return std::make_unique<CudaBackend>(device);
+  return std::make_unique<CudaBackend>(properties, index);
 }
 
 }  // namespace

@@ -1,0 +1,74 @@
+// The CUDA side of device.h.
+#include <cuda_runtime_api.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "worker/device/cuda_status.h"
+#include "worker/device/cuda_stream.h"
+#include "worker/device/device.h"
+
+namespace cadre {
+namespace {
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(int index, Stream stream)
+      : index_(index),
+        stream_(std::move(stream)),
+        exec_{.backend = Backend::kCuda, .stream = stream_.get()} {}
+
+  const Exec& exec() const override { return exec_; }
+  absl::Status MakeCurrent() override {
+    return CudaStatus(cudaSetDevice(index_),
+                      absl::StrCat("choosing GPU ", index_));
+  }
+
+ private:
+  const int index_;
+  const Stream stream_;
+  const Exec exec_;
+};
+
+// Scratch memory that ops take from the stream's pool stays there between
+// steps, so that only the first one allocates.
+absl::Status KeepPool(int index) {
+  cudaMemPool_t pool = nullptr;
+  CADRE_RETURN_IF_ERROR(CudaStatus(cudaDeviceGetDefaultMemPool(&pool, index),
+                                   "asking for the memory pool"));
+  uint64_t threshold = UINT64_MAX;
+  return CudaStatus(cudaMemPoolSetAttribute(
+                        pool, cudaMemPoolAttrReleaseThreshold, &threshold),
+                    "setting up the memory pool");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Device>> CudaOpenDevice(int index) {
+  int num_devices = 0;
+  CADRE_RETURN_IF_ERROR(
+      CudaStatus(cudaGetDeviceCount(&num_devices), "counting GPUs"));
+  if (index < 0 || index >= num_devices) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "GPU ", index, ": this machine has ", num_devices, " GPUs"));
+  }
+  cudaDeviceProp properties;
+  CADRE_RETURN_IF_ERROR(
+      CudaStatus(cudaGetDeviceProperties(&properties, index),
+                 absl::StrCat("reading the properties of GPU ", index)));
+  // The fast kernels are written for this chip and not portable.
+  if (properties.major != 9 || properties.minor != 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "GPU ", index, " is a ", properties.name, " of compute capability ",
+        properties.major, ".", properties.minor,
+        "; this build has code for 9.0 (H100, H200): use --device=cpu"));
+  }
+  CADRE_RETURN_IF_ERROR(
+      CudaStatus(cudaSetDevice(index), absl::StrCat("choosing GPU ", index)));
+  CADRE_RETURN_IF_ERROR(KeepPool(index));
+  CADRE_ASSIGN_OR_RETURN(Stream stream, Stream::Create());
+  return std::make_unique<CudaDevice>(index, std::move(stream));
+}
+
+}  // namespace cadre
