@@ -77,6 +77,7 @@ TrainModelOptions ModelOf(const Assignment& assignment) {
       .random_init = model.init() == "random",
       .init_adapter = model.adapter(),
       .tokenizer = model.tokenizer(),
+      .dtype = model.dtype(),
       .activation_checkpointing = assignment.plan().activation_checkpointing()};
 }
 

@@ -15,6 +15,7 @@
 #include "kernels/router/router.h"
 #include "kernels/router/router_overflow.h"
 #include "worker/device/arena.h"
+#include "worker/device/phase_clock.h"
 
 namespace cadre {
 
@@ -71,6 +72,7 @@ struct LayerContext {
   RouterTap* routers = nullptr;
   // Exchanges rows with other ranks' experts; null: all experts are here.
   ExpertRuntime* experts = nullptr;
+  PhaseClock* phases = nullptr;  // may be null
 
   Tensor Saved(std::initializer_list<int64_t> dims) const {
     return saved->Allocate(dtype, dims);

@@ -17,6 +17,7 @@ absl::StatusOr<std::unique_ptr<Layer>> DenseMlp::Create(
 
 absl::Status DenseMlp::Forward(const LayerContext& ctx, const Tensor& x,
                                const Tensor& y) {
+  PhaseScope phase(ctx.phases, Phase::kDenseMlp);
   const int64_t T = x.dim(0), width = gate_.out();
   x_ = x;
   g_ = ctx.Saved({T, width});
@@ -34,6 +35,7 @@ absl::Status DenseMlp::Forward(const LayerContext& ctx, const Tensor& x,
 
 absl::Status DenseMlp::Backward(const LayerContext& ctx, const Tensor& dy,
                                 const Tensor& dx) {
+  PhaseScope phase(ctx.phases, Phase::kDenseMlp);
   ArenaScope scope(ctx.scratch);
   const int64_t T = x_.dim(0), width = gate_.out();
   const Tensor dh = ctx.Scratch({T, width});

@@ -107,6 +107,7 @@ absl::Status GdnMixer::ProjectBackward(const LayerContext& ctx, const Parts& d,
 
 absl::Status GdnMixer::Forward(const LayerContext& ctx, const Tensor& x,
                                const Tensor& y) {
+  PhaseScope phase(ctx.phases, Phase::kAttention);
   const int64_t T = ctx.num_tokens;
   const int64_t Hk = spec_.num_key_heads, Hv = spec_.num_value_heads;
   const int64_t K = spec_.key_head_dim, V = spec_.value_head_dim;
@@ -160,6 +161,7 @@ absl::Status GdnMixer::Forward(const LayerContext& ctx, const Tensor& x,
 
 absl::Status GdnMixer::Backward(const LayerContext& ctx, const Tensor& dy,
                                 const Tensor& dx) {
+  PhaseScope phase(ctx.phases, Phase::kAttention);
   const int64_t T = ctx.num_tokens;
   const int64_t Hk = spec_.num_key_heads, Hv = spec_.num_value_heads;
   const int64_t K = spec_.key_head_dim, V = spec_.value_head_dim;

@@ -40,6 +40,7 @@ absl::Status GqaMixer::PrepareBackward(const LayerContext& ctx, Norm* norm,
 
 absl::Status GqaMixer::Forward(const LayerContext& ctx, const Tensor& x,
                                const Tensor& y) {
+  PhaseScope phase(ctx.phases, Phase::kAttention);
   const int64_t T = ctx.num_tokens, n = spec_.num_heads;
   const int64_t n_kv = spec_.num_kv_heads, D = spec_.head_dim;
   x_ = x;
@@ -87,6 +88,7 @@ absl::Status GqaMixer::Forward(const LayerContext& ctx, const Tensor& x,
 
 absl::Status GqaMixer::Backward(const LayerContext& ctx, const Tensor& dy,
                                 const Tensor& dx) {
+  PhaseScope phase(ctx.phases, Phase::kAttention);
   const int64_t T = ctx.num_tokens, n = spec_.num_heads;
   const int64_t n_kv = spec_.num_kv_heads, D = spec_.head_dim;
   ArenaScope scope(ctx.scratch);

@@ -44,6 +44,7 @@ Tensor KdaMixer::ConvPart(const Tensor& fused, int part) const {
 
 absl::Status KdaMixer::Forward(const LayerContext& ctx, const Tensor& x,
                                const Tensor& y) {
+  PhaseScope phase(ctx.phases, Phase::kAttention);
   const int64_t T = ctx.num_tokens, n = spec_.num_heads, d = spec_.head_dim;
   x_ = x;
   Linear* const projections[3] = {&q_, &k_, &v_};
@@ -104,6 +105,7 @@ absl::Status KdaMixer::Forward(const LayerContext& ctx, const Tensor& x,
 
 absl::Status KdaMixer::Backward(const LayerContext& ctx, const Tensor& dy,
                                 const Tensor& dx) {
+  PhaseScope phase(ctx.phases, Phase::kAttention);
   const int64_t T = ctx.num_tokens, n = spec_.num_heads, d = spec_.head_dim;
   ArenaScope scope(ctx.scratch);
   const Tensor d_normed = ctx.Scratch({T, n * d});

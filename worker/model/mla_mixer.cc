@@ -101,6 +101,7 @@ absl::Status MlaMixer::ForwardKeysValues(const LayerContext& ctx,
 
 absl::Status MlaMixer::Forward(const LayerContext& ctx, const Tensor& x,
                                const Tensor& y) {
+  PhaseScope phase(ctx.phases, Phase::kAttention);
   const int64_t T = ctx.num_tokens, n = spec_.num_heads;
   x_ = x;
   CADRE_RETURN_IF_ERROR(ForwardQueries(ctx, x));
@@ -133,6 +134,7 @@ absl::Status MlaMixer::Forward(const LayerContext& ctx, const Tensor& x,
 
 absl::Status MlaMixer::Backward(const LayerContext& ctx, const Tensor& dy,
                                 const Tensor& dx) {
+  PhaseScope phase(ctx.phases, Phase::kAttention);
   const int64_t T = ctx.num_tokens, n = spec_.num_heads;
   ArenaScope scope(ctx.scratch);
   const Tensor flat = o_heads_.Reshape({T, n * spec_.v_dim});

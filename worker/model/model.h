@@ -26,6 +26,7 @@
 #include "model/model_dir.h"
 #include "model/model_spec.h"
 #include "worker/comm/communicator.h"
+#include "worker/device/phase_clock.h"
 #include "worker/model/batch.h"
 #include "worker/model/dense_units.h"
 #include "worker/model/parameters.h"
@@ -118,6 +119,7 @@ struct ForwardResult {
   std::vector<std::vector<int64_t>> expert_tokens;
   std::vector<MoeLayerCounts> moe_counts;  // [MoE layers]
   ExpertTraffic traffic;                   // of the pass
+  PhaseSeconds phases{};  // of the device, where there is one
 };
 
 // What a test or a program may want to look at; null members are not filled.

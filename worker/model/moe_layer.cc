@@ -60,6 +60,7 @@ RouterOptions MoeLayer::Options() const {
 }
 
 absl::Status MoeLayer::Route(const LayerContext& ctx, const Tensor& x) {
+  PhaseScope phase(ctx.phases, Phase::kRouter);
   const int64_t T = ctx.num_tokens, E = spec_.num_experts, k = spec_.top_k;
   logits_ = ctx.SavedParam({T, E});
   CADRE_RETURN_IF_ERROR(router_.Forward(ctx, x, logits_));
@@ -214,6 +215,7 @@ absl::Status MoeLayer::Forward(const LayerContext& ctx, const Tensor& x,
 absl::Status MoeLayer::BackwardRouter(const LayerContext& ctx,
                                       const Tensor& d_weights,
                                       const Tensor& dx) {
+  PhaseScope phase(ctx.phases, Phase::kRouter);
   ArenaScope scope(ctx.scratch);
   const Tensor d_logits = ctx.ScratchParam({ctx.num_tokens, spec_.num_experts});
   if (weight_sum_.present()) {

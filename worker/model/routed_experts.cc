@@ -8,6 +8,7 @@ namespace cadre {
 absl::Status RoutedExperts::Forward(const LayerContext& ctx, const Tensor& in,
                                     const Tensor& slots, const Tensor& weights,
                                     const Tensor& out) {
+  PhaseScope dispatch(ctx.phases, Phase::kDispatch);
   const int64_t width = in.dim(1), E = experts_.num_experts();
   weights_ = weights;
   offsets_ = ctx.saved->Allocate(DType::kI32, {E + 1});
@@ -28,7 +29,11 @@ absl::Status RoutedExperts::Forward(const LayerContext& ctx, const Tensor& in,
                                              .row_source = row_source_,
                                              .top_k = slots.dim(1),
                                              .rows = rows}));
-  CADRE_RETURN_IF_ERROR(experts_.Forward(ctx, rows, offsets_, expert_out_));
+  {
+    PhaseScope phase(ctx.phases, Phase::kExperts);
+    CADRE_RETURN_IF_ERROR(experts_.Forward(ctx, rows, offsets_, expert_out_));
+  }
+  PhaseScope combine(ctx.phases, Phase::kCombine);
   return MoeCombine(
       ctx.exec,
       {.rows = expert_out_, .row_of = row_of_, .weights = weights_, .y = out});
@@ -38,6 +43,7 @@ absl::Status RoutedExperts::Backward(const LayerContext& ctx,
                                      const Tensor& d_out,
                                      const Tensor& d_weights,
                                      const Tensor& d_in, bool accumulate) {
+  PhaseScope combine(ctx.phases, Phase::kCombine);
   ArenaScope scope(ctx.scratch);
   const int64_t R = expert_out_.dim(0), width = expert_out_.dim(1);
   const Tensor d_expert_out = ctx.Scratch({R, width});
@@ -49,7 +55,11 @@ absl::Status RoutedExperts::Backward(const LayerContext& ctx,
                                                       .rows = expert_out_,
                                                       .drows = d_expert_out,
                                                       .dweights = d_weights}));
-  CADRE_RETURN_IF_ERROR(experts_.Backward(ctx, d_expert_out, d_rows));
+  {
+    PhaseScope phase(ctx.phases, Phase::kExperts);
+    CADRE_RETURN_IF_ERROR(experts_.Backward(ctx, d_expert_out, d_rows));
+  }
+  PhaseScope dispatch(ctx.phases, Phase::kDispatch);
   return MoeCombine(
       ctx.exec,
       {.rows = d_rows, .row_of = row_of_, .y = d_in, .accumulate = accumulate});

@@ -4,12 +4,14 @@
 #include <cmath>
 #include <deque>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/adamw/adamw.h"
 #include "kernels/cast/cast.h"
 #include "worker/device/buffer.h"
+#include "worker/device/transfer.h"
 
 namespace cadre {
 namespace {
@@ -36,6 +38,12 @@ class AdamWOptimizer final : public Optimizer {
   AdamWOptimizer(const Exec& exec, const OptimizerOptions& options)
       : exec_(exec), options_(options) {}
 
+  absl::Status Init() {
+    CADRE_ASSIGN_OR_RETURN(
+        squares_, Buffer::Create(exec_, sizeof(double), "gradient norm"));
+    return absl::OkStatus();
+  }
+
   absl::Status Add(const OwnedSlice& slice) {
     const DType value = slice.value().dtype();
     const bool narrow = value != DType::kF32 && value != DType::kF64;
@@ -56,17 +64,20 @@ class AdamWOptimizer final : public Optimizer {
   }
 
   absl::StatusOr<double> GradientSquares() override {
-    double sum = 0;
+    const Tensor sum = squares_.View(DType::kF64, {1});
+    CADRE_RETURN_IF_ERROR(SetZero(exec_, sum));
     for (const Slot& slot : slots_) {
       if (!slot.slice.counted) continue;
       const Tensor grad = slot.slice.grad();
       for (const Stretch& home : HomeStretches(slot.slice)) {
         CADRE_RETURN_IF_ERROR(SumOfSquares(
             exec_, {.x = FlatPart(grad, home.begin, home.begin + home.size),
-                    .sum = Tensor(&sum, DType::kF64, {1})}));
+                    .sum = sum}));
       }
     }
-    return sum;
+    double squares = 0;
+    CADRE_RETURN_IF_ERROR(CopyToHost(exec_, sum, &squares));
+    return squares;
   }
 
   absl::StatusOr<bool> Step(double learning_rate, double norm) override {
@@ -76,20 +87,26 @@ class AdamWOptimizer final : public Optimizer {
             ? std::min(1.0, options_.max_grad_norm / (norm + 1e-6))
             : 1.0;
     ++num_updates_;
+    updates_.clear();
     for (const Slot& slot : slots_) {
-      CADRE_RETURN_IF_ERROR(AdamW(exec_, {.p = slot.weight(),
-                                          .m = slot.m,
-                                          .v = slot.v,
-                                          .g = slot.slice.grad(),
-                                          .learning_rate = learning_rate,
-                                          .beta1 = options_.beta1,
-                                          .beta2 = options_.beta2,
-                                          .epsilon = options_.epsilon,
-                                          .weight_decay = options_.weight_decay,
-                                          .step = num_updates_,
-                                          .grad_scale = clip}));
+      updates_.push_back({.p = slot.weight(),
+                          .m = slot.m,
+                          .v = slot.v,
+                          .g = slot.slice.grad(),
+                          .learning_rate = learning_rate,
+                          .beta1 = options_.beta1,
+                          .beta2 = options_.beta2,
+                          .epsilon = options_.epsilon,
+                          .weight_decay = options_.weight_decay,
+                          .step = num_updates_,
+                          .grad_scale = clip});
+      // A GPU rounds the narrow value in the same pass.
+      if (exec_.backend == Backend::kCuda && slot.master.present()) {
+        updates_.back().value = slot.slice.value();
+      }
     }
-    CADRE_RETURN_IF_ERROR(RoundValues());
+    CADRE_RETURN_IF_ERROR(AdamW(exec_, updates_));
+    if (exec_.backend == Backend::kCpu) CADRE_RETURN_IF_ERROR(RoundValues());
     return true;
   }
 
@@ -117,6 +134,8 @@ class AdamWOptimizer final : public Optimizer {
   const OptimizerOptions options_;
   std::vector<Slot> slots_;
   std::deque<Buffer> buffers_;
+  Buffer squares_;                  // f64 [1]
+  std::vector<AdamWArgs> updates_;  // kept: a step allocates nothing
   int64_t num_updates_ = 0;
   int64_t state_bytes_ = 0;
 };
@@ -132,6 +151,7 @@ absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(
         "optimizer: the model has no trainable parameter");
   }
   auto optimizer = std::make_unique<AdamWOptimizer>(exec, options);
+  CADRE_RETURN_IF_ERROR(optimizer->Init());
   for (const OwnedSlice& slice : owned) {
     CADRE_RETURN_IF_ERROR(optimizer->Add(slice));
   }

@@ -156,6 +156,9 @@ absl::Status LoadModel(const TrainerOptions& options, const Exec& exec,
   }
   ModelOptions model_options;
   model_options.exec = exec;
+  if (exec.backend == Backend::kCuda && options.model.dtype != "fp32") {
+    model_options.dtype = DType::kBF16;
+  }
   model_options.activation_checkpointing =
       options.model.activation_checkpointing;
   model_options.dropout_seed = options.training.seed;

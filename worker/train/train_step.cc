@@ -165,6 +165,7 @@ absl::StatusOr<StepMetrics> TrainStepRunner::Run(const TrainStep& data,
   metrics.expert_tokens = std::move(totals.expert_tokens);
   metrics.dropped_pairs = totals.dropped_pairs;
   metrics.remapped_pairs = totals.remapped_pairs;
+  metrics.phases = totals.phases;
   // Every element is counted by one rank and the sum is the same everywhere, so
   // every rank takes the same decision and clips by the same number.
   CADRE_ASSIGN_OR_RETURN(metrics.grad_norm, GradientNorm());
@@ -206,6 +207,9 @@ absl::StatusOr<TrainStepRunner::Totals> TrainStepRunner::ForwardBackward(
     CADRE_ASSIGN_OR_RETURN(const ForwardResult result,
                            model_->ForwardBackward(batch, scale));
     totals.loss_sum += result.loss_sum;
+    for (size_t phase = 0; phase < kNumPhases; ++phase) {
+      totals.phases[phase] += result.phases[phase];
+    }
     totals.aux_sum += result.aux_loss;
     totals.z_sum += result.z_loss;
     for (const MoeLayerCounts& layer : result.moe_counts) {

@@ -60,6 +60,7 @@ class TrainStepRunner {
     double aux_sum = 0.0, z_sum = 0.0;
     int64_t dropped_pairs = 0, remapped_pairs = 0;
     std::vector<std::vector<int64_t>> expert_tokens;
+    PhaseSeconds phases{};
   };
 
   TrainStepRunner(const TrainStepOptions& options, Model* model,

@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/clock.h"
+#include "base/logging.h"
 #include "base/status_macros.h"
 #include "model/model_dir.h"
 #include "model/peft_adapter.h"
@@ -68,6 +70,27 @@ int64_t ShortDigest(const std::string& hex) {
       std::strtoull(hex.substr(0, 16).c_str(), nullptr, 16) >> 1);
 }
 
+// A GPU's steps are logged with their phases at first, then now and then.
+constexpr int64_t kLoggedSteps = 10, kLogEverySteps = 50;
+
+void LogPhases(const StepMetrics& metrics, const ArenaStats& arenas) {
+  std::string phases;
+  for (size_t i = 0; i < kNumPhases; ++i) {
+    absl::StrAppendFormat(&phases, ", %s %.1f",
+                          PhaseName(static_cast<Phase>(i)),
+                          1e3 * metrics.phases[i]);
+  }
+  CADRE_LOG(INFO) << absl::StrFormat(
+      "step %d: loss %.5f, norm %.5f, %.1f ms (compute %.1f, reduce %.1f, "
+      "optimizer %.1f, data %.1f), %.0f tokens/s; ms of phases%s; activations "
+      "%.2f GB in %d allocations",
+      metrics.step, metrics.loss, metrics.grad_norm, 1e3 * metrics.step_seconds,
+      1e3 * metrics.compute_seconds, 1e3 * metrics.reduce_seconds,
+      1e3 * metrics.optimizer_seconds, 1e3 * metrics.data_seconds,
+      metrics.tokens_per_second, phases.substr(1),
+      1e-9 * static_cast<double>(arenas.reserved_bytes), arenas.allocations);
+}
+
 class TrainerImpl final : public Trainer {
  public:
   TrainerImpl(TrainerOptions options, TrainerInputs inputs,
@@ -109,7 +132,8 @@ class TrainerImpl final : public Trainer {
             .parameters = &inputs_.model->parameters(),
             .optimizer = &runner_->optimizer(),
             .data = inputs_.train.get(),
-            .base_fingerprint = inputs_.base_fingerprint};
+            .base_fingerprint = inputs_.base_fingerprint,
+            .exec = inputs_.exec};
   }
 
   const TrainerOptions options_;
@@ -278,6 +302,10 @@ absl::Status TrainerImpl::Step(double wait_seconds) {
           ? static_cast<double>(metrics.tokens) / metrics.step_seconds
           : 0.0;
   published_step_ = counters_.step;
+  if (inputs_.exec.backend == Backend::kCuda &&
+      (metrics.step <= kLoggedSteps || metrics.step % kLogEverySteps == 0)) {
+    LogPhases(metrics, inputs_.model->arena_stats());
+  }
   observer_->OnStep(metrics);
   return usable;
 }

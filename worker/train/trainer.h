@@ -25,6 +25,7 @@
 #include "kernels/common/exec.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/comm/communicator.h"
+#include "worker/device/phase_clock.h"
 #include "worker/train/trainer_options.h"
 
 namespace cadre {
@@ -73,6 +74,8 @@ struct StepMetrics {
   // summed likewise, over all layers. 0 when dropless.
   int64_t dropped_pairs = 0, remapped_pairs = 0;
   double z_loss = 0.0;  // before its coefficient
+  // Of this rank's passes, on its device (worker/device/phase_clock.h).
+  PhaseSeconds phases{};
 };
 
 struct EvalMetrics {

@@ -25,6 +25,9 @@ struct TrainModelOptions {
   bool random_init = false;
   std::string init_adapter;  // PEFT folder to start from; "": a new adapter
   std::string tokenizer;     // folder, when it is not path
+  // "bf16" or "fp32", of activations and weight matrices; "": bf16 on CUDA. The
+  // CPU computes in fp32 whatever it says.
+  std::string dtype;
   bool activation_checkpointing = false;
 };
 

@@ -1,5 +1,6 @@
 #include "worker/train/training_state.h"
 
+#include <deque>
 #include <memory>
 #include <set>
 #include <utility>
@@ -12,11 +13,29 @@
 #include "base/status_macros.h"
 #include "model/sha256.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/device/transfer.h"
 #include "worker/shard/owned_slice.h"
 #include "worker/train/step_agreement.h"
 
 namespace cadre {
 namespace {
+
+// Tensors for who reads and writes host memory: copies of a device's, or the
+// tensors themselves. The copies live as long as this.
+class HostCopies {
+ public:
+  explicit HostCopies(const Exec& exec) : exec_(exec) {}
+  absl::StatusOr<Tensor> Of(const Tensor& tensor) {
+    if (exec_.backend == Backend::kCpu) return tensor;
+    std::vector<char>& bytes = copies_.emplace_back(tensor.num_bytes());
+    CADRE_RETURN_IF_ERROR(CopyToHost(exec_, tensor, bytes.data()));
+    return Tensor(bytes.data(), tensor.dtype(), tensor.dims());
+  }
+
+ private:
+  const Exec exec_;
+  std::deque<std::vector<char>> copies_;
+};
 
 const char* MethodName(const TrainerOptions& options) {
   return options.tuning.method == TuningOptions::Method::kLora ? "lora"
@@ -167,20 +186,25 @@ absl::StatusOr<FilesSaved> SaveRank(const TrainingState& state,
   };
   // What several ranks hold is written by the one that counts it.
   std::vector<TensorPiece> weights, moments;
+  HostCopies copies(state.exec);
   for (const Optimizer::Slot& slot : state.optimizer->slots()) {
     if (!slot.slice.counted) continue;
     const Parameter& parameter = *slot.slice.parameter;
     for (const Stretch& part : HomeStretches(slot.slice)) {
-      const auto piece = [&](const char* suffix, const Tensor& of) {
-        return TensorPiece{
-            .name = parameter.name + suffix,
-            .global_shape = parameter.global_shape,
-            .begin = part.global_begin,
-            .value = FlatPart(of, part.begin, part.begin + part.size)};
+      const auto add = [&](std::vector<TensorPiece>* to, const char* suffix,
+                           const Tensor& of) -> absl::Status {
+        CADRE_ASSIGN_OR_RETURN(
+            const Tensor value,
+            copies.Of(FlatPart(of, part.begin, part.begin + part.size)));
+        to->push_back({.name = parameter.name + suffix,
+                       .global_shape = parameter.global_shape,
+                       .begin = part.global_begin,
+                       .value = value});
+        return absl::OkStatus();
       };
-      weights.push_back(piece("", slot.weight()));
-      moments.push_back(piece(".m", slot.m));
-      moments.push_back(piece(".v", slot.v));
+      CADRE_RETURN_IF_ERROR(add(&weights, "", slot.weight()));
+      CADRE_RETURN_IF_ERROR(add(&moments, ".m", slot.m));
+      CADRE_RETURN_IF_ERROR(add(&moments, ".v", slot.v));
     }
   }
   files.weights = weights;
@@ -236,28 +260,41 @@ absl::StatusOr<TrainingCounters> Resume(const TrainingState& state) {
     }
     return absl::OkStatus();
   };
-  const auto in = [](const Tensor& of, const Stretch& part) {
-    return FlatPart(of, part.begin, part.begin + part.size);
+  // read(host tensor), then to where the optimizer's is.
+  const auto fill = [&](const Tensor& of, const Stretch& part,
+                        auto read) -> absl::Status {
+    const Tensor to = FlatPart(of, part.begin, part.begin + part.size);
+    if (state.exec.backend == Backend::kCpu) return read(to);
+    HostCopies staging(state.exec);
+    CADRE_ASSIGN_OR_RETURN(const Tensor host, staging.Of(to));
+    CADRE_RETURN_IF_ERROR(read(host));
+    return CopyToDevice(state.exec, host.raw(), to);
   };
   CADRE_RETURN_IF_ERROR(
       for_each_part([&](const Optimizer::Slot& slot, const Stretch& part) {
         const Parameter& parameter = *slot.slice.parameter;
-        return reader->ReadWeight(parameter.name, parameter.global_shape,
-                                  part.global_begin, in(slot.weight(), part));
+        return fill(slot.weight(), part, [&](const Tensor& out) {
+          return reader->ReadWeight(parameter.name, parameter.global_shape,
+                                    part.global_begin, out);
+        });
       }));
   TrainingCounters counters;
   if (!options.checkpoint.resume_optimizer) return counters;
   const RankState& stored = reader->shared_state();
   CADRE_RETURN_IF_ERROR(CheckData(state, stored));
-  CADRE_RETURN_IF_ERROR(for_each_part([&](const Optimizer::Slot& slot,
-                                          const Stretch& part) -> absl::Status {
-    const Parameter& parameter = *slot.slice.parameter;
-    CADRE_RETURN_IF_ERROR(
-        reader->ReadOptimizer(parameter.name + ".m", parameter.global_shape,
-                              part.global_begin, in(slot.m, part)));
-    return reader->ReadOptimizer(parameter.name + ".v", parameter.global_shape,
-                                 part.global_begin, in(slot.v, part));
-  }));
+  CADRE_RETURN_IF_ERROR(for_each_part(
+      [&](const Optimizer::Slot& slot, const Stretch& part) -> absl::Status {
+        const Parameter& parameter = *slot.slice.parameter;
+        for (const auto& [suffix, moment] :
+             {std::pair{".m", slot.m}, std::pair{".v", slot.v}}) {
+          CADRE_RETURN_IF_ERROR(fill(moment, part, [&](const Tensor& out) {
+            return reader->ReadOptimizer(parameter.name + suffix,
+                                         parameter.global_shape,
+                                         part.global_begin, out);
+          }));
+        }
+        return absl::OkStatus();
+      }));
   state.optimizer->set_num_updates(stored.optimizer_updates);
   CADRE_ASSIGN_OR_RETURN(const DataCursor cursor,
                          DataCursor::Parse(stored.data_cursor));

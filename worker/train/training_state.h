@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/common/exec.h"
 #include "worker/comm/communicator.h"
 #include "worker/data/packed_dataset.h"
 #include "worker/model/parameters.h"
@@ -29,6 +30,7 @@ struct TrainingState {
   Optimizer* optimizer = nullptr;
   PackedDataset* data = nullptr;
   std::string base_fingerprint;
+  Exec exec;  // where parameters and optimizer lie
 };
 
 // Digest of the options that all ranks must share.
