@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -15,11 +16,12 @@
 #include "plan/mesh.h"
 #include "tests/parity/mesh_run.h"
 #include "tests/parity/runs.h"
+#include "worker/device/device.h"
 
 namespace {
 
 struct Flags {
-  std::string golden, device = "cpu";
+  std::string golden, device = "cpu", dtype = "f32";
   int ranks = 1, expert_parallel_size = 1, fsdp_shard_group_size = 1;
   int cpu_threads = 1;
   bool activation_checkpointing = false;
@@ -33,13 +35,15 @@ cadre::MeshSpec MeshOf(const Flags& flags) {
 
 // What this build cannot run is refused, never skipped.
 absl::Status CheckSupported(const Flags& flags) {
-  if (flags.device == "cuda") {
-    return absl::UnimplementedError(
-        "--device cuda: training on CUDA is not part of this release; use cpu");
-  }
-  if (flags.device != "cpu") {
+  if (flags.device != "cpu" && flags.device != "cuda") {
     return absl::InvalidArgumentError(
         absl::StrCat("--device ", flags.device, ": must be cpu or cuda"));
+  }
+  if (flags.dtype != "f32" &&
+      (flags.dtype != "bf16" || flags.device == "cpu")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--dtype ", flags.dtype, " with --device ", flags.device,
+                     ": must be f32, or bf16 on cuda"));
   }
   // The same rules as for a job, under the names of the flags.
   const absl::Status mesh = cadre::Mesh::Create(MeshOf(flags)).status();
@@ -58,11 +62,28 @@ absl::Status Run(const Flags& flags, const std::string& scratch,
                          cadre::parity::ReadGolden(flags.golden));
   CADRE_ASSIGN_OR_RETURN(const cadre::ModelDir dir,
                          cadre::ModelDir::Open(flags.golden + "/model"));
+  std::unique_ptr<cadre::Device> device;
+  if (flags.device == "cuda") {
+    absl::StatusOr<std::unique_ptr<cadre::Device>> opened =
+        cadre::OpenCudaDevice(0);
+    CADRE_RETURN_IF_ERROR(cadre::Annotate(opened.status(), "--device cuda"));
+    device = *std::move(opened);
+  }
+  const bool narrow = flags.dtype == "bf16";
   const cadre::parity::RunOptions options{
+      .exec = device == nullptr ? cadre::Exec() : device->exec(),
+      .dtype = narrow ? cadre::DType::kBF16 : cadre::DType::kF32,
+      .tolerances = narrow ? cadre::parity::kBf16Tolerances
+                           : cadre::parity::kF32Tolerances,
       .cpu_threads = flags.cpu_threads,
       .activation_checkpointing = flags.activation_checkpointing,
       .scratch_dir = scratch};
   if (flags.ranks > 1) {
+    if (device != nullptr) {
+      return absl::InvalidArgumentError(
+          "--device cuda with --ranks above 1: ranks are threads of this "
+          "program, which share one GPU; use cpu");
+    }
     const cadre::MeshSpec mesh = MeshOf(flags);
     CADRE_RETURN_IF_ERROR(
         CompareFullOnMesh(golden, dir, mesh, options, report));
@@ -92,6 +113,8 @@ int main(int argc, char** argv) {
   app.add_option("--golden", flags.golden, "Folder of one architecture")
       ->required();
   app.add_option("--device", flags.device, "cpu or cuda")
+      ->capture_default_str();
+  app.add_option("--dtype", flags.dtype, "f32, or bf16 on cuda")
       ->capture_default_str();
   app.add_option("--ranks", flags.ranks,
                  "Ranks; above 1 only what ranks share is compared")

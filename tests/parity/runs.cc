@@ -4,23 +4,27 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <variant>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
 #include "kernels/common/thread_pool.h"
 #include "model/peft_adapter.h"
+#include "worker/device/transfer.h"
 #include "worker/model/model.h"
 #include "worker/shard/optimizer.h"
 
 namespace cadre::parity {
 namespace {
 
-// models.md section 7.
-constexpr double kForward = 1e-5, kGradient = 1e-4, kTrajectoryLoss = 2e-4,
-                 kTrajectoryNorm = 1e-3, kFinalAdapter = 1e-3;
+Exec ExecOf(const RunOptions& options, ThreadPool* pool) {
+  if (options.exec.backend == Backend::kCuda) return options.exec;
+  return {.pool = pool};
+}
 
 double AuxCoefficient(const ModelSpec& spec) {
   for (const BlockSpec& block : spec.blocks) {
@@ -59,19 +63,23 @@ void CompareScalar(const std::string& quantity, const std::string& where,
   report->Add(quantity, error, tolerance, where);
 }
 
-absl::Span<const float> Values(const Tensor& t) {
-  return {t.data<float>(), static_cast<size_t>(t.num_elements())};
+absl::Status ZeroGradients(const Exec& exec, Model* model) {
+  for (Parameter* p : model->parameters().Trainable()) {
+    CADRE_RETURN_IF_ERROR(SetZero(exec, p->grad));
+  }
+  return absl::OkStatus();
 }
 
-void ZeroGradients(Model* model) {
-  for (Parameter* p : model->parameters().Trainable()) {
-    std::memset(p->grad.raw(), 0, p->grad.num_bytes());
-  }
+double GradientTolerance(const Tolerances& tolerances,
+                         const std::string& name) {
+  return absl::StrContains(name, "mlp.gate.") ? tolerances.router_gradient
+                                              : tolerances.gradient;
 }
 
 struct TrainOptions {
   std::string name;  // "full", "lora.attn"
   const Trajectory* trajectory = nullptr;
+  Tolerances tolerances = kF32Tolerances;
   double learning_rate = 0, weight_decay = 0;
 };
 
@@ -92,7 +100,7 @@ absl::Status Train(const Golden& golden, Model* model, const Exec& exec,
       .inv_num_targets = 1.0 / static_cast<double>(golden.batch.num_targets())};
   const size_t steps = std::max<size_t>(1, options.trajectory->size());
   for (size_t step = 0; step < steps; ++step) {
-    ZeroGradients(model);
+    CADRE_RETURN_IF_ERROR(ZeroGradients(exec, model));
     CADRE_ASSIGN_OR_RETURN(const ForwardResult result,
                            model->ForwardBackward(golden.batch, scale));
     if (step == 0) CADRE_RETURN_IF_ERROR(at_first());
@@ -103,9 +111,11 @@ absl::Status Train(const Golden& golden, Model* model, const Exec& exec,
       const std::string where = absl::StrCat("step ", step);
       CompareScalar(options.name + " trajectory loss", where,
                     TotalLoss(result, golden, model->spec()), loss,
-                    kTrajectoryLoss, /*relative=*/false, report);
+                    options.tolerances.trajectory_loss, /*relative=*/false,
+                    report);
       CompareScalar(options.name + " trajectory norm", where, norm, their_norm,
-                    kTrajectoryNorm, /*relative=*/true, report);
+                    options.tolerances.trajectory_norm, /*relative=*/true,
+                    report);
     }
     CADRE_ASSIGN_OR_RETURN(const bool stepped,
                            optimizer->Step(options.learning_rate, norm));
@@ -127,8 +137,8 @@ std::string ReadBytes(const std::string& path) {
 
 // Copies between the adapter's arrays and the model's parameters (or their
 // gradients).
-void MoveAdapter(PeftAdapter* adapter, ParameterRegistry* registry, bool in,
-                 bool gradients) {
+absl::Status MoveAdapter(const Exec& exec, PeftAdapter* adapter,
+                         ParameterRegistry* registry, bool in, bool gradients) {
   for (size_t i = 0; i < adapter->plan.modules.size(); ++i) {
     const LoraModule& module = adapter->plan.modules[i];
     for (const bool is_a : {true, false}) {
@@ -136,14 +146,14 @@ void MoveAdapter(PeftAdapter* adapter, ParameterRegistry* registry, bool in,
       std::vector<float>& values =
           is_a ? adapter->weights[i].a : adapter->weights[i].b;
       const Tensor& t = gradients ? p->grad : p->value;
-      float* data = t.data<float>();
       if (in) {
-        std::copy(values.begin(), values.end(), data);
+        CADRE_RETURN_IF_ERROR(WriteFloats(exec, values, t));
       } else {
-        values.assign(data, data + t.num_elements());
+        CADRE_ASSIGN_OR_RETURN(values, ReadFloats(exec, t));
       }
     }
   }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<NamedTensors> AsWritten(const PeftAdapter& adapter,
@@ -155,7 +165,8 @@ absl::StatusOr<NamedTensors> AsWritten(const PeftAdapter& adapter,
 
 void CompareTensors(const std::string& quantity, const NamedTensors& ours,
                     const NamedTensors& theirs, double tolerance,
-                    bool allow_extra, Report* report) {
+                    bool allow_extra, Report* report,
+                    std::optional<double> router_tolerance = std::nullopt) {
   for (const auto& [name, tensor] : theirs) {
     // Gradients carry PEFT's adapter name in their keys.
     const std::string key =
@@ -166,7 +177,9 @@ void CompareTensors(const std::string& quantity, const NamedTensors& ours,
     } else if (it->second.shape != tensor.shape) {
       report->Fail(quantity, absl::StrCat(key, " has another shape"));
     } else {
-      Compare(quantity, key, it->second.values, tensor.values, tolerance,
+      const bool router = absl::StrContains(key, "mlp.gate.");
+      Compare(quantity, key, it->second.values, tensor.values,
+              router ? router_tolerance.value_or(tolerance) : tolerance,
               /*by_norm=*/true, report);
     }
   }
@@ -183,6 +196,7 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(const ModelDir& dir,
                                                  const LoraPlan* lora) {
   ModelOptions model_options{
       .exec = exec,
+      .dtype = options.dtype,
       .activation_checkpointing = options.activation_checkpointing};
   if (lora != nullptr) model_options.lora = *lora;
   CADRE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
@@ -196,8 +210,9 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(const ModelDir& dir,
 absl::Status CompareForward(const Golden& golden, const ModelDir& dir,
                             const RunOptions& options, Report* report) {
   ThreadPool pool(options.cpu_threads);
-  CADRE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
-                         LoadModel(dir, {.pool = &pool}, options, nullptr));
+  CADRE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Model> model,
+      LoadModel(dir, ExecOf(options, &pool), options, nullptr));
   std::vector<float> logits;
   std::vector<std::vector<float>> hidden, router_logits;
   CADRE_ASSIGN_OR_RETURN(
@@ -208,23 +223,26 @@ absl::Status CompareForward(const Golden& golden, const ModelDir& dir,
   for (const auto& [name, tensor] : golden.forward) {
     int index = -1;
     if (name == "logits") {
-      Compare("logits", name, logits, tensor.values, kForward, false, report);
+      Compare("logits", name, logits, tensor.values, options.tolerances.forward,
+              options.tolerances.forward_by_norm, report);
     } else if (name == "loss") {
       CompareScalar("loss", name, TotalLoss(result, golden, dir.spec()),
-                    tensor.values[0], kForward, true, report);
+                    tensor.values[0], options.tolerances.loss, true, report);
     } else if (name == "aux_loss") {
       CompareScalar("aux loss", name, result.aux_loss, tensor.values[0],
-                    kForward, true, report);
+                    options.tolerances.loss, true, report);
     } else if (std::sscanf(name.c_str(), "hidden.%d", &index) == 1 &&
                index < static_cast<int>(hidden.size())) {
       // The fixture holds the first sequence only.
       const size_t n = std::min(tensor.values.size(), hidden[index].size());
       Compare("hidden", name, absl::MakeSpan(hidden[index]).first(n),
-              tensor.values, kForward, false, report);
+              tensor.values, options.tolerances.forward,
+              options.tolerances.forward_by_norm, report);
     } else if (std::sscanf(name.c_str(), "router_logits.%d", &index) == 1 &&
                index < static_cast<int>(router_logits.size())) {
       Compare("router logits", name, router_logits[index], tensor.values,
-              kForward, false, report);
+              options.tolerances.forward, options.tolerances.forward_by_norm,
+              report);
     } else {
       report->Fail("forward", absl::StrCat("nothing to compare ", name, " to"));
     }
@@ -236,17 +254,19 @@ absl::Status CompareFull(const Golden& golden, const ModelDir& dir,
                          const RunOptions& options, Report* report) {
   if (golden.grads.empty() && golden.full.empty()) return absl::OkStatus();
   ThreadPool pool(options.cpu_threads);
-  const Exec exec{.pool = &pool};
+  const Exec exec = ExecOf(options, &pool);
   CADRE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
                          LoadModel(dir, exec, options, nullptr));
-  const auto compare_gradients = [&] {
+  const auto compare_gradients = [&]() -> absl::Status {
     for (const auto& [name, tensor] : golden.grads) {
       Parameter* p = model->parameters().Find(name);
       if (p == nullptr || !p->grad.present()) {
         report->Fail("full gradients", absl::StrCat(name, " has no gradient"));
       } else {
-        Compare("full gradients", name, Values(p->grad), tensor.values,
-                kGradient, true, report);
+        CADRE_ASSIGN_OR_RETURN(const std::vector<float> grad,
+                               ReadFloats(exec, p->grad));
+        Compare("full gradients", name, grad, tensor.values,
+                GradientTolerance(options.tolerances, name), true, report);
       }
     }
     return absl::OkStatus();
@@ -254,6 +274,7 @@ absl::Status CompareFull(const Golden& golden, const ModelDir& dir,
   return Train(golden, model.get(), exec,
                {.name = "full",
                 .trajectory = &golden.full,
+                .tolerances = options.tolerances,
                 .learning_rate = golden.lr_full,
                 .weight_decay = golden.weight_decay_full},
                compare_gradients, report);
@@ -286,24 +307,27 @@ absl::Status CompareLora(const Golden& golden, const ModelDir& dir,
   }
 
   ThreadPool pool(options.cpu_threads);
-  const Exec exec{.pool = &pool};
+  const Exec exec = ExecOf(options, &pool);
   CADRE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
                          LoadModel(dir, exec, options, &adapter.plan));
-  MoveAdapter(&adapter, &model->parameters(), /*in=*/true,
-              /*gradients=*/false);
+  CADRE_RETURN_IF_ERROR(MoveAdapter(exec, &adapter, &model->parameters(),
+                                    /*in=*/true,
+                                    /*gradients=*/false));
   const auto compare_gradients = [&]() -> absl::Status {
     const std::string path = at + "_grads.safetensors";
     std::error_code error;
     if (!std::filesystem::exists(path, error)) return absl::OkStatus();
     CADRE_ASSIGN_OR_RETURN(const NamedTensors theirs, ReadTensors(path));
     PeftAdapter gradients = adapter;
-    MoveAdapter(&gradients, &model->parameters(), /*in=*/false,
-                /*gradients=*/true);
+    CADRE_RETURN_IF_ERROR(MoveAdapter(exec, &gradients, &model->parameters(),
+                                      /*in=*/false,
+                                      /*gradients=*/true));
     CADRE_ASSIGN_OR_RETURN(
         const NamedTensors ours,
         AsWritten(gradients, dir.spec(), scratch + "_grads"));
-    CompareTensors(name + " gradients", ours, theirs, kGradient,
-                   /*allow_extra=*/true, report);
+    CompareTensors(
+        name + " gradients", ours, theirs, options.tolerances.gradient,
+        /*allow_extra=*/true, report, options.tolerances.router_gradient);
     return absl::OkStatus();
   };
   const auto trajectory = golden.lora.find(run);
@@ -313,6 +337,7 @@ absl::Status CompareLora(const Golden& golden, const ModelDir& dir,
             {.name = name,
              .trajectory =
                  trajectory == golden.lora.end() ? &none : &trajectory->second,
+             .tolerances = options.tolerances,
              .learning_rate = golden.lr_lora,
              .weight_decay = 0},
             compare_gradients, report));
@@ -323,12 +348,14 @@ absl::Status CompareLora(const Golden& golden, const ModelDir& dir,
       !std::filesystem::exists(final_path, error)) {
     return absl::OkStatus();
   }
-  MoveAdapter(&adapter, &model->parameters(), /*in=*/false,
-              /*gradients=*/false);
+  CADRE_RETURN_IF_ERROR(MoveAdapter(exec, &adapter, &model->parameters(),
+                                    /*in=*/false,
+                                    /*gradients=*/false));
   CADRE_ASSIGN_OR_RETURN(const NamedTensors ours,
                          AsWritten(adapter, dir.spec(), scratch + "_final"));
   CADRE_ASSIGN_OR_RETURN(const NamedTensors theirs, ReadTensors(final_path));
-  CompareTensors(name + " final adapter", ours, theirs, kFinalAdapter,
+  CompareTensors(name + " final adapter", ours, theirs,
+                 options.tolerances.final_adapter,
                  /*allow_extra=*/false, report);
   return absl::OkStatus();
 }
