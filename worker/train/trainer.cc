@@ -110,7 +110,9 @@ class TrainerImpl final : public Trainer {
 
   absl::StatusOr<TrainOutcome> Train() override {
     absl::StatusOr<TrainOutcome> outcome = RunSteps();
-    failed_ = !outcome.ok();
+    // Too many non-finite steps is what all ranks find alike: a peer may still
+    // be at the collective that told it.
+    failed_ = !outcome.ok() && !absl::IsOutOfRange(outcome.status());
     return outcome;
   }
   absl::StatusOr<ExportedArtifact> Export() override;
