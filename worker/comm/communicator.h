@@ -54,8 +54,8 @@ class Communicator {
   virtual absl::Status Barrier() = 0;
 
   // A sub-group: ranks with the same color, ordered by key then rank. Every
-  // rank of this communicator calls it, in the documented total order. Errors of
-  // the sub-group name ranks by their numbers in the first group.
+  // rank of this communicator calls it, in the documented total order. Errors
+  // of the sub-group name ranks by their numbers in the first group.
   virtual absl::StatusOr<std::unique_ptr<Communicator>> Split(int color,
                                                               int key) = 0;
 
