@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/common/check.h"
+#include "kernels/linear_attention/generic.h"
 #include "kernels/linear_attention/workspace.h"
 
 namespace cadre {
@@ -103,6 +104,27 @@ int64_t GdnBackwardWorkspaceBytes(int64_t tokens, int64_t heads,
                                   int64_t key_heads, int64_t docs) {
   return linear_attention::LayOutWork({tokens, heads, key_heads, docs, true})
       .bytes;
+}
+
+int64_t GdnForwardWorkspaceBytes(const Exec& exec, const GdnInputs& in) {
+  // The generic kernels need none forward.
+  if (exec.backend == Backend::kCpu ||
+      !linear_attention::HasChunkedKernels(in.q, in.v)) {
+    return 0;
+  }
+  const int64_t t = in.q.dim(0), h = in.v.dim(1);
+  const int64_t d = in.cu_seqlens.dim(0) - 1;
+  return GdnForwardWorkspaceBytes(t, h, in.q.dim(1), d);
+}
+
+int64_t GdnBackwardWorkspaceBytes(const Exec& exec, const GdnInputs& in) {
+  if (exec.backend == Backend::kCpu) return 0;
+  const int64_t t = in.q.dim(0), h = in.v.dim(1);
+  if (!linear_attention::HasChunkedKernels(in.q, in.v)) {
+    return linear_attention::GenericBackwardBytes(t, h, in.q.dim(2));
+  }
+  const int64_t d = in.cu_seqlens.dim(0) - 1;
+  return GdnBackwardWorkspaceBytes(t, h, in.q.dim(1), d);
 }
 
 }  // namespace cadre

@@ -1,4 +1,5 @@
 #include "kernels/gdn/gdn.h"
+#include "kernels/linear_attention/generic.h"
 #include "kernels/linear_attention/run.cuh"
 
 namespace cadre {
@@ -30,9 +31,26 @@ Problem Describe(const GdnInputs& in) {
   return p;
 }
 
+// Every dtype and width that the chunked kernels do not take.
+linear_attention::GenericInputs Generic(const GdnInputs& in) {
+  return {.q = in.q,
+          .k = in.k,
+          .v = in.v,
+          .a = in.a,
+          .beta = in.beta,
+          .a_log = in.a_log,
+          .dt_bias = in.dt_bias,
+          .cu_seqlens = in.cu_seqlens,
+          .initial_state = in.initial_state};
+}
+
 }  // namespace
 
 absl::Status GdnForwardCuda(const Exec& exec, const GdnForwardArgs& args) {
+  if (!linear_attention::HasChunkedKernels(args.in.q, args.in.v)) {
+    return linear_attention::GenericForward(kOp, exec, Generic(args.in), args.o,
+                                            args.final_state);
+  }
   CADRE_RETURN_IF_ERROR(linear_attention::CheckDims(kOp, args.in.q, args.in.v));
   return linear_attention::RunForward<true>(
       kOp, exec, Describe(args.in),
@@ -43,6 +61,21 @@ absl::Status GdnForwardCuda(const Exec& exec, const GdnForwardArgs& args) {
 }
 
 absl::Status GdnBackwardCuda(const Exec& exec, const GdnBackwardArgs& args) {
+  if (!linear_attention::HasChunkedKernels(args.in.q, args.in.v)) {
+    return linear_attention::GenericBackward(
+        kOp, exec, Generic(args.in),
+        {.d_o = args.d_o,
+         .d_final_state = args.d_final_state,
+         .dq = args.dq,
+         .dk = args.dk,
+         .dv = args.dv,
+         .da = args.da,
+         .dbeta = args.dbeta,
+         .da_log = args.da_log,
+         .ddt_bias = args.ddt_bias,
+         .d_initial_state = args.d_initial_state},
+        args.workspace);
+  }
   CADRE_RETURN_IF_ERROR(linear_attention::CheckDims(kOp, args.in.q, args.in.v));
   Problem p = Describe(args.in);
   p.d_o = Pointer<uint16_t>(args.d_o);

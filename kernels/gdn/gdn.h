@@ -66,12 +66,17 @@ struct GdnBackwardArgs {
 absl::Status GdnForward(const Exec& exec, const GdnForwardArgs& args);
 absl::Status GdnBackward(const Exec& exec, const GdnBackwardArgs& args);
 
-// As KdaForwardWorkspaceBytes, with the same limits on CUDA. `heads` are value
+// As KdaForwardWorkspaceBytes. `heads` are value
 // heads; more key heads never need more.
 int64_t GdnForwardWorkspaceBytes(int64_t tokens, int64_t heads,
                                  int64_t key_heads, int64_t docs);
 int64_t GdnBackwardWorkspaceBytes(int64_t tokens, int64_t heads,
                                   int64_t key_heads, int64_t docs);
+
+// The same for given inputs, whatever their dtype and widths (other than bf16
+// and 128 take the slower generic kernels, K <= 256); 0 on the CPU.
+int64_t GdnForwardWorkspaceBytes(const Exec& exec, const GdnInputs& in);
+int64_t GdnBackwardWorkspaceBytes(const Exec& exec, const GdnInputs& in);
 
 }  // namespace cadre
 

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/common/check.h"
+#include "kernels/linear_attention/generic.h"
 #include "kernels/linear_attention/workspace.h"
 
 namespace cadre {
@@ -103,6 +104,27 @@ int64_t KdaForwardWorkspaceBytes(int64_t tokens, int64_t heads, int64_t docs) {
 
 int64_t KdaBackwardWorkspaceBytes(int64_t tokens, int64_t heads, int64_t docs) {
   return linear_attention::LayOutWork({tokens, heads, heads, docs, true}).bytes;
+}
+
+int64_t KdaForwardWorkspaceBytes(const Exec& exec, const KdaInputs& in) {
+  // The generic kernels need none forward.
+  if (exec.backend == Backend::kCpu ||
+      !linear_attention::HasChunkedKernels(in.q, in.v)) {
+    return 0;
+  }
+  const int64_t t = in.q.dim(0), h = in.q.dim(1);
+  const int64_t d = in.cu_seqlens.dim(0) - 1;
+  return KdaForwardWorkspaceBytes(t, h, d);
+}
+
+int64_t KdaBackwardWorkspaceBytes(const Exec& exec, const KdaInputs& in) {
+  if (exec.backend == Backend::kCpu) return 0;
+  const int64_t t = in.q.dim(0), h = in.q.dim(1);
+  if (!linear_attention::HasChunkedKernels(in.q, in.v)) {
+    return linear_attention::GenericBackwardBytes(t, h, in.q.dim(2));
+  }
+  const int64_t d = in.cu_seqlens.dim(0) - 1;
+  return KdaBackwardWorkspaceBytes(t, h, d);
 }
 
 }  // namespace cadre

@@ -1,4 +1,5 @@
 #include "kernels/kda/kda.h"
+#include "kernels/linear_attention/generic.h"
 #include "kernels/linear_attention/run.cuh"
 
 namespace cadre {
@@ -31,9 +32,28 @@ Problem Describe(const KdaInputs& in) {
   return p;
 }
 
+// Every dtype and width that the chunked kernels do not take.
+linear_attention::GenericInputs Generic(const KdaInputs& in) {
+  return {.q = in.q,
+          .k = in.k,
+          .v = in.v,
+          .z = in.z,
+          .beta = in.beta,
+          .a_log = in.a_log,
+          .dt_bias = in.dt_bias,
+          .cu_seqlens = in.cu_seqlens,
+          .initial_state = in.initial_state,
+          .bounded = in.lower_bound.has_value(),
+          .bound = static_cast<float>(in.lower_bound.value_or(0))};
+}
+
 }  // namespace
 
 absl::Status KdaForwardCuda(const Exec& exec, const KdaForwardArgs& args) {
+  if (!linear_attention::HasChunkedKernels(args.in.q, args.in.v)) {
+    return linear_attention::GenericForward(kOp, exec, Generic(args.in), args.o,
+                                            args.final_state);
+  }
   CADRE_RETURN_IF_ERROR(linear_attention::CheckDims(kOp, args.in.q, args.in.v));
   return linear_attention::RunForward<false>(
       kOp, exec, Describe(args.in),
@@ -44,6 +64,21 @@ absl::Status KdaForwardCuda(const Exec& exec, const KdaForwardArgs& args) {
 }
 
 absl::Status KdaBackwardCuda(const Exec& exec, const KdaBackwardArgs& args) {
+  if (!linear_attention::HasChunkedKernels(args.in.q, args.in.v)) {
+    return linear_attention::GenericBackward(
+        kOp, exec, Generic(args.in),
+        {.d_o = args.d_o,
+         .d_final_state = args.d_final_state,
+         .dq = args.dq,
+         .dk = args.dk,
+         .dv = args.dv,
+         .dz = args.dz,
+         .dbeta = args.dbeta,
+         .da_log = args.da_log,
+         .ddt_bias = args.ddt_bias,
+         .d_initial_state = args.d_initial_state},
+        args.workspace);
+  }
   CADRE_RETURN_IF_ERROR(linear_attention::CheckDims(kOp, args.in.q, args.in.v));
   Problem p = Describe(args.in);
   p.d_o = Pointer<uint16_t>(args.d_o);

@@ -78,10 +78,15 @@ absl::Status KdaForward(const Exec& exec, const KdaForwardArgs& args);
 absl::Status KdaBackward(const Exec& exec, const KdaBackwardArgs& args);
 
 // What `workspace` has to hold on CUDA, 256-byte aligned; its contents before
-// and after a call mean nothing. Monotone in every argument. Limits on CUDA:
-// bf16, K = V = 128, tensors aligned to 16 bytes.
+// and after a call mean nothing. Monotone in every argument. For
+// bf16, K = V = 128 and tensors aligned to 16 bytes.
 int64_t KdaForwardWorkspaceBytes(int64_t tokens, int64_t heads, int64_t docs);
 int64_t KdaBackwardWorkspaceBytes(int64_t tokens, int64_t heads, int64_t docs);
+
+// The same for given inputs, whatever their dtype and widths (other than bf16
+// and 128 take the slower generic kernels, K <= 256); 0 on the CPU.
+int64_t KdaForwardWorkspaceBytes(const Exec& exec, const KdaInputs& in);
+int64_t KdaBackwardWorkspaceBytes(const Exec& exec, const KdaInputs& in);
 
 }  // namespace cadre
 

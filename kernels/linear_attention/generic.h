@@ -31,6 +31,11 @@ struct GenericGradients {
   Tensor dq, dk, dv, dz, da, dbeta, da_log, ddt_bias, d_initial_state;
 };
 
+// Whether the chunked kernels (kda.cu, gdn.cu) take these.
+inline bool HasChunkedKernels(const Tensor& q, const Tensor& v) {
+  return q.dtype() == DType::kBF16 && q.dim(2) == 128 && v.dim(2) == 128;
+}
+
 // INVALID_ARGUMENT for K above kGenericMaxKeyDim. Needs no workspace.
 absl::Status GenericForward(absl::string_view op, const Exec& exec,
                             const GenericInputs& in, const Tensor& o,

@@ -86,6 +86,10 @@ struct LayerContext {
   Tensor ScratchParam(std::initializer_list<int64_t> dims) const {
     return scratch->Allocate(param_dtype, dims);
   }
+  // Workspace of an op; absent for 0.
+  Tensor ScratchBytes(int64_t bytes) const {
+    return bytes == 0 ? Tensor() : scratch->Allocate(DType::kU8, {bytes});
+  }
 };
 
 }  // namespace cadre

@@ -105,6 +105,18 @@ absl::Status GdnMixer::ProjectBackward(const LayerContext& ctx, const Parts& d,
   return a_.Backward(ctx, x_, d.a, dx, /*accumulate=*/true);
 }
 
+GdnInputs GdnMixer::RecurrenceInputs(const LayerContext& ctx) const {
+  const int64_t Hv = spec_.num_value_heads;
+  return {.q = q_unit_,
+          .k = k_unit_,
+          .v = v_,
+          .a = decay_,
+          .beta = beta_,
+          .a_log = a_log_->value.Reshape({Hv}),
+          .dt_bias = dt_bias_->value.Reshape({Hv}),
+          .cu_seqlens = ctx.cu_seqlens};
+}
+
 absl::Status GdnMixer::Forward(const LayerContext& ctx, const Tensor& x,
                                const Tensor& y) {
   PhaseScope phase(ctx.phases, Phase::kAttention);
@@ -138,16 +150,15 @@ absl::Status GdnMixer::Forward(const LayerContext& ctx, const Tensor& x,
   CADRE_RETURN_IF_ERROR(L2NormForward(ctx.exec, {.x = q_raw_, .y = q_unit_}));
   CADRE_RETURN_IF_ERROR(L2NormForward(ctx.exec, {.x = k_raw_, .y = k_unit_}));
   o_heads_ = ctx.Saved({T, Hv, V});
-  CADRE_RETURN_IF_ERROR(
-      GdnForward(ctx.exec, {.in = {.q = q_unit_,
-                                   .k = k_unit_,
-                                   .v = v_,
-                                   .a = decay_,
-                                   .beta = beta_,
-                                   .a_log = a_log_->value.Reshape({Hv}),
-                                   .dt_bias = dt_bias_->value.Reshape({Hv}),
-                                   .cu_seqlens = ctx.cu_seqlens},
-                            .o = o_heads_}));
+  {
+    ArenaScope scope(ctx.scratch);
+    const GdnInputs in = RecurrenceInputs(ctx);
+    CADRE_RETURN_IF_ERROR(
+        GdnForward(ctx.exec, {.in = in,
+                              .o = o_heads_,
+                              .workspace = ctx.ScratchBytes(
+                                  GdnForwardWorkspaceBytes(ctx.exec, in))}));
+  }
   normed_ = ctx.Saved({T, Hv * V});
   CADRE_RETURN_IF_ERROR(
       GatedRmsNormForward(ctx.exec, {.x = o_heads_,
@@ -190,15 +201,9 @@ absl::Status GdnMixer::Backward(const LayerContext& ctx, const Tensor& dy,
                                       .activation = GateActivation::kSilu}));
   const Tensor dq = ctx.Scratch({T, Hk, K}), dk = ctx.Scratch({T, Hk, K});
   const Tensor dv = ctx.Scratch({T, Hv, V});
+  const GdnInputs in = RecurrenceInputs(ctx);
   CADRE_RETURN_IF_ERROR(
-      GdnBackward(ctx.exec, {.in = {.q = q_unit_,
-                                    .k = k_unit_,
-                                    .v = v_,
-                                    .a = decay_,
-                                    .beta = beta_,
-                                    .a_log = a_log_->value.Reshape({Hv}),
-                                    .dt_bias = dt_bias_->value.Reshape({Hv}),
-                                    .cu_seqlens = ctx.cu_seqlens},
+      GdnBackward(ctx.exec, {.in = in,
                              .d_o = d_heads,
                              .dq = dq,
                              .dk = dk,
@@ -206,7 +211,9 @@ absl::Status GdnMixer::Backward(const LayerContext& ctx, const Tensor& dy,
                              .da = d.a,
                              .dbeta = d.beta,
                              .da_log = flat(a_log_->grad, {Hv}),
-                             .ddt_bias = flat(dt_bias_->grad, {Hv})}));
+                             .ddt_bias = flat(dt_bias_->grad, {Hv}),
+                             .workspace = ctx.ScratchBytes(
+                                 GdnBackwardWorkspaceBytes(ctx.exec, in))}));
   CADRE_RETURN_IF_ERROR(
       L2NormBackward(ctx.exec, {.x = q_raw_, .dy = dq, .dx = dq}));
   CADRE_RETURN_IF_ERROR(

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "kernels/gdn/gdn.h"
 #include "model/model_spec.h"
 #include "worker/model/layer.h"
 #include "worker/model/layer_builder.h"
@@ -24,6 +25,8 @@ class GdnMixer final : public Layer {
                         const Tensor& dx) override;
 
  private:
+  // Of the last forward pass.
+  GdnInputs RecurrenceInputs(const LayerContext& ctx) const;
   GdnMixer(const GdnSpec& spec, double norm_eps)
       : spec_(spec), norm_eps_(norm_eps) {}
   int64_t key_dim() const { return spec_.num_key_heads * spec_.key_head_dim; }

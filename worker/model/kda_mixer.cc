@@ -42,6 +42,19 @@ Tensor KdaMixer::ConvPart(const Tensor& fused, int part) const {
       .Rows(part * channels, (part + 1) * channels);
 }
 
+KdaInputs KdaMixer::RecurrenceInputs(const LayerContext& ctx) const {
+  const int64_t T = ctx.num_tokens, n = spec_.num_heads, d = spec_.head_dim;
+  return {.q = q_unit_,
+          .k = k_unit_,
+          .v = post_[2].Reshape({T, n, d}),
+          .z = z_.Reshape({T, n, d}),
+          .beta = beta_,
+          .a_log = a_log_->value.Reshape({n}),
+          .dt_bias = dt_bias_->value.Reshape({n * d}),
+          .cu_seqlens = ctx.cu_seqlens,
+          .lower_bound = spec_.gate_lower_bound};
+}
+
 absl::Status KdaMixer::Forward(const LayerContext& ctx, const Tensor& x,
                                const Tensor& y) {
   PhaseScope phase(ctx.phases, Phase::kAttention);
@@ -72,17 +85,15 @@ absl::Status KdaMixer::Forward(const LayerContext& ctx, const Tensor& x,
   CADRE_RETURN_IF_ERROR(f_b_.Forward(ctx, f_mid_, z_));
   CADRE_RETURN_IF_ERROR(b_.Forward(ctx, x, beta_));
   o_heads_ = ctx.Saved({T, n, d});
-  CADRE_RETURN_IF_ERROR(
-      KdaForward(ctx.exec, {.in = {.q = q_unit_,
-                                   .k = k_unit_,
-                                   .v = post_[2].Reshape({T, n, d}),
-                                   .z = z_.Reshape({T, n, d}),
-                                   .beta = beta_,
-                                   .a_log = a_log_->value.Reshape({n}),
-                                   .dt_bias = dt_bias_->value.Reshape({n * d}),
-                                   .cu_seqlens = ctx.cu_seqlens,
-                                   .lower_bound = spec_.gate_lower_bound},
-                            .o = o_heads_}));
+  {
+    ArenaScope scope(ctx.scratch);
+    const KdaInputs in = RecurrenceInputs(ctx);
+    CADRE_RETURN_IF_ERROR(
+        KdaForward(ctx.exec, {.in = in,
+                              .o = o_heads_,
+                              .workspace = ctx.ScratchBytes(
+                                  KdaForwardWorkspaceBytes(ctx.exec, in))}));
+  }
 
   gate_ = ctx.Saved({T, n * d});
   if (spec_.full_rank_output_gate) {
@@ -136,16 +147,9 @@ absl::Status KdaMixer::Backward(const LayerContext& ctx, const Tensor& dy,
   const auto flat = [](const Tensor& grad, int64_t size) {
     return grad.present() ? grad.Reshape({size}) : grad;
   };
+  const KdaInputs in = RecurrenceInputs(ctx);
   CADRE_RETURN_IF_ERROR(
-      KdaBackward(ctx.exec, {.in = {.q = q_unit_,
-                                    .k = k_unit_,
-                                    .v = post_[2].Reshape({T, n, d}),
-                                    .z = z_.Reshape({T, n, d}),
-                                    .beta = beta_,
-                                    .a_log = a_log_->value.Reshape({n}),
-                                    .dt_bias = dt_bias_->value.Reshape({n * d}),
-                                    .cu_seqlens = ctx.cu_seqlens,
-                                    .lower_bound = spec_.gate_lower_bound},
+      KdaBackward(ctx.exec, {.in = in,
                              .d_o = d_heads,
                              .dq = dq,
                              .dk = dk,
@@ -153,7 +157,9 @@ absl::Status KdaMixer::Backward(const LayerContext& ctx, const Tensor& dy,
                              .dz = dz.Reshape({T, n, d}),
                              .dbeta = d_beta,
                              .da_log = flat(a_log_->grad, n),
-                             .ddt_bias = flat(dt_bias_->grad, n * d)}));
+                             .ddt_bias = flat(dt_bias_->grad, n * d),
+                             .workspace = ctx.ScratchBytes(
+                                 KdaBackwardWorkspaceBytes(ctx.exec, in))}));
   CADRE_RETURN_IF_ERROR(b_.Backward(ctx, x_, d_beta, dx, /*accumulate=*/true));
   const Tensor d_mid = ctx.Scratch({T, f_a_.out()});
   CADRE_RETURN_IF_ERROR(f_b_.Backward(ctx, f_mid_, dz, d_mid));

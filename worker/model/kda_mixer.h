@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "kernels/kda/kda.h"
 #include "model/model_spec.h"
 #include "worker/model/layer.h"
 #include "worker/model/layer_builder.h"
@@ -24,6 +25,8 @@ class KdaMixer final : public Layer {
                         const Tensor& dx) override;
 
  private:
+  // Of the last forward pass.
+  KdaInputs RecurrenceInputs(const LayerContext& ctx) const;
   KdaMixer(const KdaSpec& spec, double norm_eps)
       : spec_(spec), norm_eps_(norm_eps) {}
   // Rows of the fused convolution that belong to part 0 (q), 1 (k) or 2 (v).
