@@ -52,19 +52,7 @@ check buildifier "$bin/buildifier" --mode=check --lint=warn --warnings=$warnings
 check buf "$bin/buf" lint
 check buf-format "$bin/buf" format --exit-code -d --path proto/cadre
 check shellcheck shellcheck -x "${scripts[@]}"
-kubernetes() {
-  local overlay folder status=0
-  folder=$(mktemp -d)
-  for overlay in base overlays/cpu overlays/gpu overlays/tls overlays/monitoring; do
-    kubectl kustomize deploy/k8s/$overlay 2>"$folder/log" |
-      python3 -c 'import json, sys, yaml; json.dump([o for o in yaml.safe_load_all(sys.stdin) if o], sys.stdout)' \
-        >"$folder/$(basename $overlay).json" || { cat "$folder/log" >&2; status=1; }
-  done
-  node deploy/k8s/validate.mjs "$npm_dir/node_modules" "$folder"/*.json || status=1
-  rm -rf "$folder"
-  return $status
-}
-check kubernetes kubernetes
+check kubernetes deploy/k8s/validate.sh "$npm_dir/node_modules"
 if [ $tidy = 1 ]; then
   python3 tools/compile_commands.py || exit 1
   mapfile -t tidied < <(git ls-files '*.cc')

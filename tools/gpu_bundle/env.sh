@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the scripts of the bundle: where its libraries and the machine's
 # CUDA libraries are.
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -17,6 +17,7 @@ awk -F'"content": "' '{ for (i = 2; i <= NF; ++i) { sub(/"}.*/, "", $i); text = 
         printf "{\"text\": \"%s\"}\n{\"text\": \"%s\"}\n", all, all }' \
   "$here/examples/tiny_moe/constitution.jsonl" >"$job/examples/long.jsonl"
 pids=()
+# shellcheck disable=SC2317  # called by the trap
 stop() {
   for pid in "${pids[@]}"; do kill -TERM "$pid" 2>/dev/null || true; done
   wait || true

@@ -119,7 +119,7 @@ struct ForwardResult {
   std::vector<std::vector<int64_t>> expert_tokens;
   std::vector<MoeLayerCounts> moe_counts;  // [MoE layers]
   ExpertTraffic traffic;                   // of the pass
-  PhaseSeconds phases{};  // of the device, where there is one
+  PhaseSeconds phases{};                   // of the device, where there is one
 };
 
 // What a test or a program may want to look at; null members are not filled.
