@@ -154,6 +154,8 @@ class Control {
   absl::Status Act(const Verdict& verdict, const GangView& gang,
                    JobChange* change);
   absl::Duration InState(const state::v1::JobRecord& record);
+  // In the queue.
+  absl::Duration Waited(const state::v1::JobRecord& record);
   absl::Status NoteExpiredLeases(Store& store);
   // Why the job's workers must be left now; "": they need not.
   std::string MustLeave(const state::v1::JobRecord& record,

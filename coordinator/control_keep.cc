@@ -89,9 +89,12 @@ absl::Status Control::HouseKeep(Store& store) {
       store.TrimRequests(absl::ToUnixSeconds(now - kKeepRequests)));
   CADRE_RETURN_IF_ERROR(
       store.TrimAudit(absl::ToUnixNanos(now - keep.audit_for)));
-  std::erase_if(reason_written_, [this](const auto& entry) {
+  const auto ended_job = [this](const auto& entry) {
     return !ledger_.live().contains(entry.first);
-  });
+  };
+  std::erase_if(reason_written_, ended_job);
+  std::erase_if(since_, ended_job);
+  std::erase_if(retry_at_, ended_job);
   if (!gone.empty()) {
     CADRE_LOG(INFO) << "retention: " << gone.size() << " ended jobs forgotten";
     request_pool_->Add([this, gone] {

@@ -63,33 +63,58 @@ HoldingJob ToHolding(const state::v1::JobRecord& record) {
 
 }  // namespace
 
+absl::Duration Control::Waited(const state::v1::JobRecord& record) {
+  const absl::Duration in_state = InState(record);
+  if (record.job().state() != v1::JOB_STATE_QUEUED) return in_state;
+  // By the calendar, so that a restart does not send it to the back; a jump of
+  // the clock moves all jobs alike.
+  return std::max(in_state,
+                  options_.clock->Now() - FromProto(record.job().queue_time()));
+}
+
 absl::Status Control::Place(Store& store) {
   const absl::Duration now = options_.clock->Monotonic();
-  const absl::Time wall = options_.clock->Now();
   SchedulerInput input{.quota = options_.quota,
                        .warming_up = WarmingUp(),
                        .disk_full = journal_->disk_full(),
                        .preemption = options_.preemption};
   std::set<std::string> held;
+  std::vector<std::pair<QueueRank, RecordPtr>> queue;
   for (const auto& [id, record] : ledger_.live()) {
     const v1::JobState state = record->job().state();
     if (state == v1::JOB_STATE_QUEUED || state == v1::JOB_STATE_RECOVERING) {
-      WaitingJob& job = input.waiting.emplace_back(ToWaiting(*record));
-      job.waited = InState(*record);
-      if (state == v1::JOB_STATE_QUEUED) {
-        // By the calendar, so that a restart does not send it to the back; a
-        // jump of the clock moves all jobs alike.
-        job.waited =
-            std::max(job.waited, wall - FromProto(record->job().queue_time()));
-      }
-      const auto retry = retry_at_.find(id);
-      if (retry != retry_at_.end()) job.backoff_left = retry->second - now;
+      queue.emplace_back(
+          RankInQueue(state == v1::JOB_STATE_RECOVERING,
+                      record->job().priority(), Waited(*record),
+                      record->requeued(), record->create_sequence()),
+          record);
     } else if (IsActive(state)) {
       input.holding.push_back(ToHolding(*record));
       for (const auto& member : record->members()) {
         held.insert(member.worker_id());
       }
     }
+  }
+  // A long queue is looked at from the front, so that its length costs little.
+  const auto front =
+      static_cast<int64_t>(std::min(queue.size(), kMaxCandidates));
+  std::partial_sort(queue.begin(), queue.begin() + front, queue.end());
+  std::vector<WaitReason> behind;
+  for (size_t i = 0; i < queue.size(); ++i) {
+    const state::v1::JobRecord& record = *queue[i].second;
+    if (i >= kMaxCandidates) {
+      // Unless it was told so before; some at a time, since each is written
+      // down.
+      if (record.job().queue_reason().code() != "WAITING_FOR_WORKERS" &&
+          behind.size() < kMaxCandidates) {
+        behind.push_back(FarBehind(JobId(record.job().name())));
+      }
+      continue;
+    }
+    WaitingJob& job = input.waiting.emplace_back(ToWaiting(record));
+    job.waited = Waited(record);
+    const auto retry = retry_at_.find(job.id);
+    if (retry != retry_at_.end()) job.backoff_left = retry->second - now;
   }
   if (input.waiting.empty()) return absl::OkStatus();
   std::map<std::string, std::string> incarnations;
@@ -139,6 +164,7 @@ absl::Status Control::Place(Store& store) {
                       "a job of higher priority needs its workers", &change));
     CADRE_RETURN_IF_ERROR(ledger_.Save(store, std::move(change)));
   }
+  CADRE_RETURN_IF_ERROR(ExplainWaits(store, behind));
   return ExplainWaits(store, pass.reasons);
 }
 

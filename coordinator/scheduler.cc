@@ -127,10 +127,6 @@ WaitReason Explain(const WaitingJob& job,
           message};
 }
 
-int AgedPriority(const WaitingJob& job) {
-  return job.priority + static_cast<int>(job.waited / kAgeing);
-}
-
 std::vector<std::string> FittingIds(const WaitingJob& job,
                                     const std::vector<WorkerSlot>& workers) {
   std::vector<std::string> ids;
@@ -154,9 +150,7 @@ std::optional<WaitReason> Held(const SchedulerInput& input,
                       "new begins until space is freed"};
   }
   if (candidate > kMaxCandidates) {
-    return WaitReason{job.id, "WAITING_FOR_WORKERS",
-                      absl::StrCat(Needs(job), "; more than ", kMaxCandidates,
-                                   " jobs are ahead in the queue")};
+    return FarBehind(job.id);
   }
   return std::nullopt;
 }
@@ -199,6 +193,18 @@ class Usage {
 
 }  // namespace
 
+QueueRank RankInQueue(bool recovering, int priority, absl::Duration waited,
+                      bool requeued, int64_t sequence) {
+  const int aged = priority + static_cast<int>(waited / kAgeing);
+  return {!recovering, -aged, !requeued, sequence};
+}
+
+WaitReason FarBehind(const std::string& job) {
+  return {job, "WAITING_FOR_WORKERS",
+          absl::StrCat("more than ", kMaxCandidates,
+                       " jobs are ahead in the queue")};
+}
+
 std::vector<std::string> ChooseVictims(int priority, int needs, int free,
                                        const std::vector<std::string>& fitting,
                                        std::vector<HoldingJob> holding) {
@@ -237,8 +243,8 @@ SchedulerPass Schedule(SchedulerInput input) {
   std::vector<WorkerSlot>& workers = input.workers;
   Usage usage(input.holding, input.quota);
   const auto rank = [](const WaitingJob& job) {
-    return std::make_tuple(!job.recovering, -AgedPriority(job), !job.requeued,
-                           job.sequence);
+    return RankInQueue(job.recovering, job.priority, job.waited, job.requeued,
+                       job.sequence);
   };
   std::sort(jobs.begin(), jobs.end(),
             [&rank](const WaitingJob& a, const WaitingJob& b) {

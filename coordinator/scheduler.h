@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -74,6 +75,11 @@ struct WaitReason {
   std::string message;  // with the numbers
 };
 
+// Where a job stands in the queue: smaller is earlier.
+using QueueRank = std::tuple<bool, int, bool, int64_t>;
+QueueRank RankInQueue(bool recovering, int priority, absl::Duration waited,
+                      bool requeued, int64_t sequence);
+
 struct SchedulerInput {
   std::vector<WaitingJob> waiting;
   std::vector<HoldingJob> holding;
@@ -100,6 +106,9 @@ inline constexpr size_t kMaxCandidates = 256;
 inline constexpr int kPreemptionGap = 20;
 
 SchedulerPass Schedule(SchedulerInput input);
+
+// Why a job behind kMaxCandidates others is not looked at.
+WaitReason FarBehind(const std::string& job);
 
 // Which of the holding jobs must go so that a job of `priority` that `needs` so
 // many of the fitting workers finds room; empty: none would help, or enough are

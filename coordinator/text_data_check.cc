@@ -3,11 +3,14 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <fstream>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/text/dataset_check.h"
+#include "model/sha256.h"
 #include "plan/model_facts.h"
 
 namespace cadre::coordinator {
@@ -80,6 +83,30 @@ void TakeReport(const absl::StatusOr<DatasetReport>& report, const char* field,
                              info.st_mtim.tv_nsec);
     }
   }
+}
+
+// A second pass over the files: what is trained on later must be what was
+// checked. CANCELLED when the flag is set meanwhile.
+absl::Status AddDigests(const std::atomic<bool>* cancelled,
+                        std::vector<state::v1::PinnedFile>* files) {
+  std::vector<char> buffer(1 << 20);
+  for (state::v1::PinnedFile& file : *files) {
+    std::ifstream in(file.path(), std::ios::binary);
+    if (!in.is_open()) {
+      return absl::NotFoundError(absl::StrCat(
+          file.path(), " went away while the data set was checked"));
+    }
+    Sha256 sha;
+    while (in.read(buffer.data(), static_cast<int64_t>(buffer.size())) ||
+           in.gcount() > 0) {
+      if (cancelled != nullptr && *cancelled) {
+        return absl::CancelledError("the check was stopped");
+      }
+      sha.Update(absl::string_view(buffer.data(), in.gcount()));
+    }
+    file.set_sha256(sha.HexDigest());
+  }
+  return absl::OkStatus();
 }
 
 // Ids that the embedding lacks would end the job only once it trains, and as
@@ -205,6 +232,15 @@ DataVerdict TextDataChecker::CheckWhole(const v1::JobSpec& spec,
               "than data.max_seq_len ",
               spec.data().max_seq_len())),
           "data.train", &verdict);
+      ++errors;
+    }
+  }
+  if (errors == 0 && verdict.status.ok()) {
+    const absl::Status read = AddDigests(cancelled, &verdict.files);
+    if (absl::IsCancelled(read)) {
+      verdict.status = read;
+    } else if (!read.ok()) {
+      AddFailure(read, "data", &verdict);
       ++errors;
     }
   }

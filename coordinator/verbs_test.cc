@@ -28,13 +28,15 @@ class VerbsTest : public ServerFixture {
     request.set_priority(70);
     return Call(jobs_, &Jobs::ResumeJob, request);
   }
-  // A job on one worker that stands at a step.
+  // A job on one worker that stands at a step, its save of step 4 committed.
   std::string RunningJob(int64_t at) {
     AddWorkers(1);
     workers_[0]->hold_at_step = at;
     const std::string name = MustCreate(1);
     EXPECT_TRUE(SyncUntil([&] { return workers_[0]->step() == at; }));
     EXPECT_TRUE(SyncUntilState(name, v1::JOB_STATE_RUNNING));
+    EXPECT_TRUE(
+        SyncUntil([&] { return Get(name).latest_checkpoint().step() == 4; }));
     return name;
   }
 };
