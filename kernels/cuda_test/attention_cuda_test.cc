@@ -1,7 +1,7 @@
 // Softmax attention and the delta rule on the device against the CPU.
 
 #include "kernels/attention/attention.h"
-#include "kernels/cuda_test/twin.h"
+#include "kernels/cuda_test/twin.cuh"
 #include "kernels/gdn/gdn.h"
 #include "kernels/kda/kda.h"
 #include "kernels/l2norm/l2norm.h"

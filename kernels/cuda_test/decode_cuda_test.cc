@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "kernels/cuda_test/twin.h"
+#include "kernels/cuda_test/twin.cuh"
 #include "kernels/fp8_block/fp8_block.h"
 #include "kernels/mxfp4/mxfp4.h"
 #include "kernels/sparse_index/sparse_index.h"

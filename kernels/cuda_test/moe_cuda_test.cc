@@ -1,7 +1,7 @@
 // Routing, expert tables and the loss on the device against the CPU.
 
 #include "kernels/cross_entropy/cross_entropy.h"
-#include "kernels/cuda_test/twin.h"
+#include "kernels/cuda_test/twin.cuh"
 #include "kernels/moe_permute/moe_permute.h"
 #include "kernels/router/router.h"
 

@@ -1,7 +1,7 @@
 // Row-local ops on the device against the CPU.
 
 #include "kernels/adamw/adamw.h"
-#include "kernels/cuda_test/twin.h"
+#include "kernels/cuda_test/twin.cuh"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gated_rmsnorm/gated_rmsnorm.h"
