@@ -1,5 +1,5 @@
-#ifndef CADRE_KERNELS_CUDA_TEST_TWIN_H_
-#define CADRE_KERNELS_CUDA_TEST_TWIN_H_
+#ifndef CADRE_KERNELS_CUDA_TEST_TWIN_CUH_
+#define CADRE_KERNELS_CUDA_TEST_TWIN_CUH_
 
 // Runs an op on the device and its CPU version in float64 on equal inputs, and
 // compares. Test-only; not thread-safe.
@@ -269,4 +269,4 @@ class DeviceTest : public ::testing::TestWithParam<DType> {
 
 }  // namespace cadre::testing
 
-#endif  // CADRE_KERNELS_CUDA_TEST_TWIN_H_
+#endif  // CADRE_KERNELS_CUDA_TEST_TWIN_CUH_
