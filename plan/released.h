@@ -4,13 +4,20 @@
 // What the workers of this release can do. The planner plans for more; a job
 // that asks for more is refused, and a default never asks for more.
 
+#include "absl/strings/string_view.h"
+
 namespace cadre {
 
-// parallelism.fsdp_shard_group_size and expert_parallel_size above 1,
-// moe.spare_slots_per_rank above 0.
-inline constexpr bool kHybridParallelismReleased = false;
-// moe.overflow_policy other than dropless, moe.capacity_factor.
-inline constexpr bool kOverflowPoliciesReleased = true;
+// parallelism.fsdp_shard_group_size and expert_parallel_size above 1: the CPU's
+// engine has them; on GPUs a job uses data parallel workers.
+inline bool HybridParallelismReleased(absl::string_view backend) {
+  return backend == "cpu";
+}
+// moe.overflow_policy other than dropless, moe.capacity_factor and
+// moe.z_loss_coef: the GPU's router knows none of them.
+inline bool OverflowPoliciesReleased(absl::string_view backend) {
+  return backend == "cpu";
+}
 
 }  // namespace cadre
 

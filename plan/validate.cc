@@ -31,30 +31,28 @@ void CheckReleased(const v1::JobSpec& spec, Checker& check) {
   };
   const auto& parallelism = spec.parallelism();
   const auto& moe = spec.moe();
-  not_yet(!kHybridParallelismReleased &&
+  const std::string& backend = spec.resources().backend();
+  not_yet(!HybridParallelismReleased(backend) &&
               parallelism.has_fsdp_shard_group_size() &&
               parallelism.fsdp_shard_group_size() != 1,
           "parallelism.fsdp_shard_group_size",
           absl::StrCat(parallelism.fsdp_shard_group_size()),
           "every worker keeps a whole copy: write 1 or remove it");
-  not_yet(!kHybridParallelismReleased &&
+  not_yet(!HybridParallelismReleased(backend) &&
               parallelism.has_expert_parallel_size() &&
               parallelism.expert_parallel_size() != 1,
           "parallelism.expert_parallel_size",
           absl::StrCat(parallelism.expert_parallel_size()),
           "every worker keeps all experts: write 1 or remove it");
-  // The GPU's router knows neither overflow nor a z-loss.
-  const bool gpu = spec.resources().backend() == "cuda";
-  not_yet((gpu || !kOverflowPoliciesReleased) &&
-              moe.overflow_policy() != "dropless",
-          "moe.overflow_policy", moe.overflow_policy(), "use dropless");
-  not_yet(gpu && moe.z_loss_coef() > 0, "moe.z_loss_coef", "a z-loss",
-          "remove it");
+  not_yet(
+      !OverflowPoliciesReleased(backend) && moe.overflow_policy() != "dropless",
+      "moe.overflow_policy", moe.overflow_policy(), "use dropless");
+  not_yet(!OverflowPoliciesReleased(backend) && moe.z_loss_coef() > 0,
+          "moe.z_loss_coef", "a z-loss", "remove it");
   not_yet(moe.bias_update_rate() > 0, "moe.bias_update_rate", "a bias update",
           "remove it");
-  not_yet(!kHybridParallelismReleased && moe.spare_slots_per_rank() > 0,
-          "moe.spare_slots_per_rank", absl::StrCat(moe.spare_slots_per_rank()),
-          "write 0 or remove it");
+  not_yet(moe.spare_slots_per_rank() > 0, "moe.spare_slots_per_rank",
+          absl::StrCat(moe.spare_slots_per_rank()), "write 0 or remove it");
   not_yet(spec.training().reduce_dtype() != "fp32", "training.reduce_dtype",
           spec.training().reduce_dtype(), "use fp32");
   not_yet(spec.resources().min_workers() < spec.resources().workers(),
@@ -167,11 +165,13 @@ void PlanLayout(const ModelSpec& model, const LoraPlan* lora, v1::JobSpec* spec,
     request.rank_bytes = cpu ? kAssumedCpuBytes : kAssumedGpuBytes;
   }
   auto& parallelism = *spec->mutable_parallelism();
-  if (parallelism.has_fsdp_shard_group_size() || !kHybridParallelismReleased) {
+  if (parallelism.has_fsdp_shard_group_size() ||
+      !HybridParallelismReleased(spec->resources().backend())) {
     request.fsdp_shard_group_size =
         std::max(1, parallelism.fsdp_shard_group_size());
   }
-  if (parallelism.has_expert_parallel_size() || !kHybridParallelismReleased) {
+  if (parallelism.has_expert_parallel_size() ||
+      !HybridParallelismReleased(spec->resources().backend())) {
     request.expert_parallel_size =
         std::max(1, parallelism.expert_parallel_size());
   }

@@ -141,6 +141,16 @@ void SessionObserver::ReportScalars(const StepMetrics& step) {
   values["reduce_seconds"] = step.reduce_seconds;
   values["optimizer_seconds"] = step.optimizer_seconds;
   values["wait_seconds"] = step.wait_seconds;
+  for (const auto& [name, bytes] :
+       {std::pair{"memory_weights_bytes", step.memory.weights},
+        std::pair{"memory_gradients_bytes", step.memory.gradients},
+        std::pair{"memory_optimizer_bytes", step.memory.optimizer},
+        std::pair{"memory_gather_bytes", step.memory.gather},
+        std::pair{"memory_reduce_bytes", step.memory.reduce},
+        std::pair{"memory_activations_bytes", step.memory.activations},
+        std::pair{"memory_total_bytes", step.memory.total()}}) {
+    values[name] = static_cast<double>(bytes);
+  }
   if (!step.expert_tokens.empty()) {
     const ExpertBalance balance = MeasureBalance(step.expert_tokens);
     values["aux_loss"] = step.aux_loss;

@@ -25,6 +25,13 @@ constexpr const char* kStates[] = {"idle",     "preparing", "ready",  "running",
                                    "stopping", "ended",     "stopped"};
 constexpr const char* kPhases[] = {"total",  "data",      "compute",
                                    "reduce", "optimizer", "wait"};
+constexpr std::pair<const char*, int64_t MemoryUse::*> kMemory[] = {
+    {"weights", &MemoryUse::weights},
+    {"gradients", &MemoryUse::gradients},
+    {"optimizer", &MemoryUse::optimizer},
+    {"gather", &MemoryUse::gather},
+    {"reduce", &MemoryUse::reduce},
+    {"activations", &MemoryUse::activations}};
 constexpr const char* kOps[] = {"all_reduce", "all_gather", "reduce_scatter",
                                 "broadcast",  "all_to_all", "barrier",
                                 "split"};
@@ -142,6 +149,9 @@ struct WorkerMetrics::Impl {
       comm_seconds[op] = &r->Histogram(metric::kCommSeconds, {{"op", op}});
       comm_bytes[op] = &r->Counter(metric::kCommBytes, {{"op", op}});
     }
+    for (const auto& [kind, unused] : kMemory) {
+      memory[kind] = &r->Gauge(metric::kTrainMemory, {{"kind", kind}});
+    }
     ClearJob();
   }
 
@@ -152,6 +162,7 @@ struct WorkerMetrics::Impl {
           &z_loss}) {
       gauge->Set(kNan);
     }
+    for (const auto& [kind, gauge] : memory) gauge->Set(0);
     std::lock_guard<std::mutex> lock(mutex);
     window.clear();
     window_sum.clear();
@@ -200,6 +211,7 @@ struct WorkerMetrics::Impl {
   std::map<std::string, prometheus::Gauge*, std::less<>> states;
   std::vector<prometheus::Counter*> syncs;
   std::map<std::string, prometheus::Histogram*, std::less<>> phases;
+  std::map<std::string, prometheus::Gauge*, std::less<>> memory;
   std::map<std::string, prometheus::Histogram*, std::less<>> comm_seconds;
   std::map<std::string, prometheus::Counter*, std::less<>> comm_bytes;
 
@@ -243,6 +255,9 @@ void WorkerMetrics::ObserveStep(const StepMetrics& step,
   m.phases["reduce"]->Observe(step.reduce_seconds);
   m.phases["optimizer"]->Observe(step.optimizer_seconds);
   m.phases["wait"]->Observe(step.wait_seconds);
+  for (const auto& [kind, bytes] : kMemory) {
+    m.memory[kind]->Set(static_cast<double>(step.memory.*bytes));
+  }
   m.tokens_processed.Increment(static_cast<double>(share.own_tokens));
   m.tokens_loss.Increment(static_cast<double>(share.own_targets));
   m.tokens_padding.Increment(static_cast<double>(share.own_padding));

@@ -125,6 +125,10 @@ inline constexpr MetricDef kTrainStepSeconds{
     "cadre_train_step_seconds", kHistogram,
     "Duration of a step and of its phases; compute is forward and backward.",
     kSlow};
+// Labels: kind weights|gradients|optimizer|gather|reduce|activations.
+inline constexpr MetricDef kTrainMemory{
+    "cadre_train_memory_bytes", kGauge,
+    "Memory of this rank by use; of activations the most in use at once."};
 // Labels: kind processed|loss|padding.
 inline constexpr MetricDef kTrainTokens{
     "cadre_train_tokens_total", kCounter,

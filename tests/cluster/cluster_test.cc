@@ -113,6 +113,52 @@ TEST_F(ClusterTest, TwoWorkersTrainAndExportAnAdapter) {
   ExpectNoEventLost();
 }
 
+// Dense parameters over two workers, experts over two: the loss of one worker.
+TEST_F(ClusterTest, FourWorkersShareOneModel) {
+  ASSERT_OK(cluster_->StartWorker(2));
+  ASSERT_OK(cluster_->StartWorker(3));
+  ASSERT_OK_AND_ASSIGN(JobSpec alone, cluster_->MakeJob(1, 6));
+  alone.mutable_training()->set_global_batch_size(8);
+  Submit(alone, "alone");
+  const Job one = Watch([](const Event&) {}, "alone");
+  ExpectGoodAdapter(one);
+  JobSpec spec = alone;
+  spec.mutable_resources()->set_workers(4);
+  spec.mutable_parallelism()->set_fsdp_shard_group_size(2);
+  spec.mutable_parallelism()->set_expert_parallel_size(2);
+  Submit(spec, "four");
+  const Job four = Watch([](const Event&) {}, "four");
+  ExpectGoodAdapter(four);
+  EXPECT_EQ(four.plan().fsdp_shard_group_size(), 2);
+  EXPECT_EQ(four.plan().expert_parallel_size(), 2);
+  EXPECT_EQ(four.progress().step(), one.progress().step());
+  EXPECT_NEAR(four.progress().first_loss(), one.progress().first_loss(),
+              2e-5 * one.progress().first_loss());
+  EXPECT_NEAR(four.progress().loss(), one.progress().loss(),
+              1e-4 * one.progress().loss());
+}
+
+// A lost member of a sharded job ends the attempt; the next goes on from the
+// checkpoint.
+TEST_F(ClusterTest, AKilledWorkerOfAShardedJobCostsOneAttempt) {
+  ASSERT_OK_AND_ASSIGN(JobSpec spec, cluster_->MakeJob(2, 60));
+  spec.mutable_parallelism()->set_fsdp_shard_group_size(2);
+  spec.mutable_parallelism()->set_expert_parallel_size(2);
+  Submit(spec);
+  bool killed = false;
+  const Job job = Watch([&](const Event& event) {
+    if (killed || event.type() != "CHECKPOINT_COMMITTED") return;
+    killed = true;
+    EXPECT_OK(cluster_->StartWorker(1));  // kills the former one
+  });
+  ASSERT_TRUE(killed);
+  ExpectGoodAdapter(job);
+  ASSERT_EQ(job.attempts_size(), 2);
+  EXPECT_EQ(job.attempts(0).cause(), cadre::v1::FAILURE_CAUSE_WORKER_LOST);
+  EXPECT_GE(job.attempts(1).from_step(), 5);
+  EXPECT_EQ(job.progress().step(), 60);
+}
+
 TEST_F(ClusterTest, AnAdapterIsWhereAnotherJobStarts) {
   ASSERT_OK_AND_ASSIGN(JobSpec spec, cluster_->MakeJob(1, 12));
   spec.mutable_tuning()->set_lora_expert_layout("shared");

@@ -1,7 +1,6 @@
 #include "worker/shard/unit_gatherer.h"
 
 #include <algorithm>
-#include <array>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -128,6 +127,8 @@ class UnitGathererImpl final : public UnitGatherer {
   bool NeedsGradients(const UnitStep& step) const {
     return step.use != UnitUse::kValues && UnitOf(step).trained();
   }
+  // Memory for the pass's neighbours; grows in the first pass of a kind only.
+  absl::Status Reserve();
   // Starts the gather of the next step from `from` on that needs one.
   void StartNext(size_t from);
   void Point(const UnitStep& step, char* values, char* gradients) const;
@@ -136,7 +137,9 @@ class UnitGathererImpl final : public UnitGatherer {
   const Exec exec_;
   const DenseUnits* const units_;
   const UnitGroups groups_;
-  std::array<Buffer, 2> buffers_;
+  // Of the largest two units that are in use one behind the other: one lies at
+  // the lower end, the other at the upper.
+  Buffer buffer_;
   Buffer whole_, part_;  // gradients: of a unit, of a slice of a region
   Buffer gradients_;     // this rank's slices of all trained regions
   int64_t gradient_elements_ = 0;
@@ -147,14 +150,14 @@ class UnitGathererImpl final : public UnitGatherer {
   bool in_use_ = false;     // step next_ - 1 is acquired
   size_t gathered_ = 0;     // step that the thread gathers or has gathered
   bool gathering_ = false;  // there is one that is not acquired yet
-  int into_ = 0;            // the buffer it goes to
-  GatherThread thread_;     // last: it writes into the buffers
+  bool upper_ = false;      // at which end it lies
+  char* values_ = nullptr;
+  GatherThread thread_;  // last: it writes into the buffers
 };
 
 absl::Status UnitGathererImpl::Init() {
-  int64_t largest = 0, whole = 0, part = 0;
+  int64_t whole = 0, part = 0;
   for (const DenseUnit& unit : units_->units()) {
-    largest = std::max(largest, unit.num_bytes());
     gradient_begin_.push_back(gradient_elements_);
     int64_t elements = 0;
     for (const FlatRegion& region : unit.regions) {
@@ -175,10 +178,6 @@ absl::Status UnitGathererImpl::Init() {
     whole = std::max(whole, elements);
   }
   constexpr int64_t kFloat = sizeof(float);
-  for (Buffer& buffer : buffers_) {
-    CADRE_ASSIGN_OR_RETURN(buffer,
-                           Buffer::Create(exec_, largest, "gather buffers"));
-  }
   if (gradient_elements_ == 0) return absl::OkStatus();
   CADRE_ASSIGN_OR_RETURN(
       whole_, Buffer::Create(exec_, whole * kFloat, "reduce buffer"));
@@ -196,7 +195,23 @@ absl::Status UnitGathererImpl::BeginPass(absl::Span<const UnitStep> steps) {
   steps_ = steps;
   next_ = 0;
   in_use_ = gathering_ = false;
+  CADRE_RETURN_IF_ERROR(Reserve());
   StartNext(0);
+  return absl::OkStatus();
+}
+
+absl::Status UnitGathererImpl::Reserve() {
+  int64_t before = 0, needed = 0;
+  for (const UnitStep& step : steps_) {
+    if (step.use == UnitUse::kGradients) continue;
+    const int64_t bytes = UnitOf(step).num_bytes();
+    needed = std::max(needed, before + bytes);
+    before = bytes;
+  }
+  if (needed <= buffer_.num_bytes()) return absl::OkStatus();
+  buffer_ = Buffer();
+  CADRE_ASSIGN_OR_RETURN(buffer_,
+                         Buffer::Create(exec_, needed, "gathered units"));
   return absl::OkStatus();
 }
 
@@ -205,9 +220,11 @@ void UnitGathererImpl::StartNext(size_t from) {
   if (from == steps_.size()) return;
   gathered_ = from;
   gathering_ = true;
-  into_ = 1 - into_;
-  thread_.Start(&UnitOf(steps_[from]),
-                static_cast<char*>(buffers_[into_].data()));
+  upper_ = !upper_;
+  const DenseUnit& unit = UnitOf(steps_[from]);
+  values_ = static_cast<char*>(buffer_.data()) +
+            (upper_ ? buffer_.num_bytes() - unit.num_bytes() : 0);
+  thread_.Start(&unit, values_);
 }
 
 absl::Status UnitGathererImpl::Acquire() {
@@ -218,8 +235,8 @@ absl::Status UnitGathererImpl::Acquire() {
     CADRE_CHECK(gathering_ && gathered_ == next_) << next_;
     CADRE_RETURN_IF_ERROR(thread_.Wait());
     gathering_ = false;
-    values = static_cast<char*>(buffers_[into_].data());
-    // The other buffer is free: the step before has been released.
+    values = values_;
+    // The other end is free: the step before has been released.
     StartNext(next_ + 1);
   }
   char* gradients = nullptr;
@@ -341,7 +358,7 @@ UnitGatherer::Memory UnitGathererImpl::memory() const {
     }
   }
   memory.gradients = gradients_.num_bytes();
-  memory.gather = buffers_[0].num_bytes() + buffers_[1].num_bytes();
+  memory.gather = buffer_.num_bytes();
   memory.reduce = whole_.num_bytes() + part_.num_bytes();
   return memory;
 }

@@ -3,8 +3,8 @@
 
 // Moves dense units between their slices and use (parallelism.md section 3). A
 // unit is sharded -> gathering -> ready -> in use -> sharded again. While one
-// unit is in use, a thread of its own gathers the next into the other of two
-// buffers of the largest unit. When the backward pass of a trained unit ends,
+// unit is in use, a thread of its own gathers the next beside it, into memory of
+// the largest two neighbours. When the backward pass of a trained unit ends,
 // its gradients are summed over the shard group and this rank's slice is added
 // to what earlier micro-batches left.
 //
@@ -44,7 +44,7 @@ class UnitGatherer : public UnitAccess {
   struct Memory {
     int64_t slices = 0;     // of the values
     int64_t gradients = 0;  // of their slices
-    int64_t gather = 0;     // both buffers
+    int64_t gather = 0;     // units in use
     int64_t reduce = 0;     // a whole unit's gradients and its slice
   };
   virtual Memory memory() const = 0;
