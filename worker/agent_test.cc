@@ -253,12 +253,13 @@ TEST_F(AgentTest, HeartbeatsGoOnWhileTheSessionBlocks) {
 }
 
 TEST_F(AgentTest, ReadsStepAndCollectivesWithEachSync) {
-  std::atomic<int64_t> seq{0};
-  StartAgent([&](const Assignment&, SessionLink* link) {
+  // Shared: the agent may ask once more when this body has ended.
+  const auto seq = std::make_shared<std::atomic<int64_t>>(0);
+  StartAgent([this, seq](const Assignment&, SessionLink* link) {
     link->SetPhase("train");
     link->Attach({.abort = [] {},
                   .step = [] { return int64_t{7}; },
-                  .collective_seq = [&] { return ++seq; }});
+                  .collective_seq = [seq] { return ++*seq; }});
     release_.WaitForNotification();
     link->Detach();
     link->SetEnded(Ended(EndedState::RESULT_DONE));
