@@ -43,9 +43,9 @@ class RefusedJobs(harness.TestCase):
                     r"use 2 or 4")
 
     def test_option_that_this_release_lacks(self):
-        self.write_job(parallelism="{expert_parallel_size: 2}")
+        self.write_job(moe="{spare_slots_per_rank: 1}")
         self.refuse(r"job\.yaml:6:\d+: error: .*not supported by this release",
-                    r"write 1 or remove it")
+                    r"write 0 or remove it")
 
     def test_missing_job_file(self):
         self.refuse(r"job\.yaml does not exist", code=3)
