@@ -3,8 +3,8 @@
 
 // Moves dense units between their slices and use (parallelism.md section 3). A
 // unit is sharded -> gathering -> ready -> in use -> sharded again. While one
-// unit is in use, a thread of its own gathers the next beside it, into memory of
-// the largest two neighbours. When the backward pass of a trained unit ends,
+// unit is in use, a thread of its own gathers the next beside it, into memory
+// of the largest two neighbours. When the backward pass of a trained unit ends,
 // its gradients are summed over the shard group and this rank's slice is added
 // to what earlier micro-batches left.
 //
