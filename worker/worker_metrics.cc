@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "base/logging.h"
+#include "plan/load_metrics.h"
 #include "worker/train/trainer.h"
 
 namespace cadre {
@@ -45,31 +46,20 @@ ExpertBalance MeasureBalance(
   int layers = 0;
   balance.balancedness_worst = 1.0;
   for (const std::vector<int64_t>& tokens : expert_tokens) {
-    double sum = 0.0, sum_squares = 0.0, max = 0.0;
-    int64_t dead = 0;
-    for (const int64_t count : tokens) {
-      const double value = static_cast<double>(count);
-      sum += value;
-      sum_squares += value * value;
-      max = std::max(max, value);
-      dead += count == 0;
-      balance.routed += count;
-    }
-    if (sum == 0.0) continue;
+    const LoadMetrics load = EvaluateLoad({tokens.begin(), tokens.end()});
+    if (load.max == 0.0) continue;
     ++layers;
-    const double n = static_cast<double>(tokens.size());
-    const double mean = sum / n;
-    const double variance = std::max(0.0, sum_squares / n - mean * mean);
-    const double cv = std::sqrt(variance) / mean;
-    const double dead_ratio = static_cast<double>(dead) / n;
-    sum_mean += mean;
-    sum_max += max;
+    for (const int64_t count : tokens) balance.routed += count;
+    const double dead = static_cast<double>(load.dead_experts) /
+                        static_cast<double>(tokens.size());
+    sum_mean += load.mean;
+    sum_max += load.max;
     balance.balancedness_worst =
-        std::min(balance.balancedness_worst, mean / max);
-    balance.cv_mean += cv;
-    balance.cv_max = std::max(balance.cv_max, cv);
-    balance.dead_mean += dead_ratio;
-    balance.dead_max = std::max(balance.dead_max, dead_ratio);
+        std::min(balance.balancedness_worst, load.balancedness);
+    balance.cv_mean += load.coefficient_of_variation;
+    balance.cv_max = std::max(balance.cv_max, load.coefficient_of_variation);
+    balance.dead_mean += dead;
+    balance.dead_max = std::max(balance.dead_max, dead);
   }
   if (layers == 0) {
     return {.balancedness_step = kNan,
