@@ -78,6 +78,10 @@ absl::StatusOr<CheckpointManifest> CheckpointManifest::Parse(
         return Bad(absl::StrCat("\"", m.files.back().path,
                                 "\" is no plain file name"));
       }
+      if (!f.at("bytes").is_number_integer() || m.files.back().bytes < 0) {
+        return Bad(absl::StrCat("bytes of \"", m.files.back().path, "\" are ",
+                                f.at("bytes").dump(), ", not a size"));
+      }
     }
   } catch (const nlohmann::json::exception& e) {
     return Bad(e.what());

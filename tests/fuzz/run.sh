@@ -1,0 +1,45 @@
+#!/bin/bash
+# run.sh [--minutes N] [--seed S] [TARGET...]: searches each parser with
+# libFuzzer under the address and undefined-behaviour sanitizers, N minutes
+# each (10), one after the other. Needs clang-19 and libclang-rt-19-dev. What
+# is found lies in fuzz-findings/TARGET/; the search starts from the corpus of
+# the tree and, where a former run left one, from fuzz-corpus/TARGET/.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+minutes=10 seed=1 targets=()
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --minutes) minutes=$2; shift ;;
+    --seed) seed=$2; shift ;;
+    -*) sed -n '2,6s/^# //p' "$0" >&2; exit 2 ;;
+    *) targets+=("$1") ;;
+  esac
+  shift
+done
+if ! command -v clang-19 >/dev/null; then
+  echo "run.sh: no clang-19; apt-get install clang-19 libclang-rt-19-dev" >&2
+  exit 2
+fi
+# An output base of its own: a change of compiler would throw away the other's.
+bazel=(bazel "--output_base=$(bazel info output_base)-fuzz")
+"${bazel[@]}" build --config=fuzz --symlink_prefix=/ \
+  //tests/fuzz:libfuzzer
+program=$("${bazel[@]}" info --config=fuzz bazel-bin)/tests/fuzz/libfuzzer
+"${bazel[@]}" shutdown
+[ ${#targets[@]} -gt 0 ] || mapfile -t targets < <(ls tests/fuzz/corpus)
+export UBSAN_OPTIONS=print_stacktrace=1
+status=0
+for target in "${targets[@]}"; do
+  mkdir -p "fuzz-corpus/$target" "fuzz-findings/$target"
+  echo "== $target, $minutes minutes"
+  log=fuzz-findings/$target/log
+  CADRE_FUZZ_TARGET=$target "$program" "-max_total_time=$((minutes * 60))" \
+    "-seed=$seed" -timeout=20 -rss_limit_mb=2048 -max_len=16384 \
+    "-artifact_prefix=fuzz-findings/$target/" \
+    "fuzz-corpus/$target" "tests/fuzz/corpus/$target" >"$log" 2>&1 || {
+    status=1
+    grep -E 'ERROR|runtime error|does not hold|Test unit' "$log" >&2 || true
+  }
+  tail -1 "$log"
+done
+exit "$status"
