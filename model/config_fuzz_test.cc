@@ -89,7 +89,7 @@ std::string Describe(const ModelSpec& spec) {
   out.Add(spec.model_type, spec.hidden_size, spec.vocab_size,
           spec.max_positions, spec.norm_eps, spec.norm_one_plus_weight,
           spec.tie_word_embeddings, spec.pad_token_id, spec.tensor_prefix,
-          spec.fp8_blocks);
+          spec.fp8_blocks, spec.num_mtp_layers);
   std::visit(out, spec.residual);
   std::string text = out.text;
   for (const BlockSpec& block : spec.blocks) {
@@ -110,8 +110,6 @@ const std::set<std::string>& Inert() {
       "image_token_id", "video_token_id", "image_start_token_id",
       "image_end_token_id", "video_start_token_id", "video_end_token_id",
       "vision_config",
-      // Multi-token prediction is skipped.
-      "num_nextn_predict_layers",
       // Latent attention derives both.
       "head_dim", "num_key_value_heads",
       // A list that is present wins over the counter.

@@ -48,6 +48,22 @@ void Count(const LogicalTensor& tensor, const ModelSpec& spec,
   if (!is_embedding || spec.tie_word_embeddings) counts.active += n;
 }
 
+// The block whose shape a multi-token-prediction layer has; -1: none.
+int MtpLikeBlock(const ModelSpec& spec) {
+  int best = -1;
+  bool best_is_moe = false;
+  for (size_t i = 0; i < spec.blocks.size(); ++i) {
+    const BlockSpec& block = spec.blocks[i];
+    const bool softmax = std::holds_alternative<MlaSpec>(block.mixer) ||
+                         std::holds_alternative<GqaSpec>(block.mixer);
+    const bool moe = std::holds_alternative<MoeSpec>(block.ffn);
+    if (!softmax || (best_is_moe && !moe)) continue;
+    best = static_cast<int>(i);
+    best_is_moe = moe;
+  }
+  return best >= 0 ? best : static_cast<int>(spec.blocks.size()) - 1;
+}
+
 struct MixerDims {
   std::string operator()(const KdaSpec& kda) const {
     return absl::StrCat(kda.num_heads, " heads x ", kda.head_dim, ", conv ",
@@ -144,6 +160,7 @@ void FillFromSpec(InspectReport& report) {
       Count(tensor, spec, report.layers[tensor.layer].parameters);
     }
   }
+  report.published = CountAsPublished(spec);
   report.lora_target_names = LoraTargetNames(spec);
   report.warnings = spec.warnings;
 }
@@ -155,6 +172,23 @@ ParameterCounts CountParameters(const ModelSpec& spec) {
   for (const LogicalTensor& tensor : LogicalTensors(spec)) {
     Count(tensor, spec, counts);
   }
+  return counts;
+}
+
+PublishedCounts CountAsPublished(const ModelSpec& spec) {
+  ParameterCounts all, extra;
+  const int like = MtpLikeBlock(spec);
+  for (const LogicalTensor& tensor : LogicalTensors(spec)) {
+    Count(tensor, spec, all);
+    if (tensor.layer >= 0 && tensor.layer == like) Count(tensor, spec, extra);
+  }
+  const int64_t joint =
+      2 * spec.hidden_size * spec.hidden_size + 3 * spec.hidden_size;
+  PublishedCounts counts;
+  counts.mtp_layers = spec.num_mtp_layers;
+  counts.total = all.total + counts.mtp_layers * (extra.total + joint);
+  counts.active = all.active + (all.tied ? 0 : all.embedding) +
+                  counts.mtp_layers * (extra.active + joint);
   return counts;
 }
 

@@ -36,6 +36,19 @@ struct ParameterCounts {
 // Buffers are not counted.
 ParameterCounts CountParameters(const ModelSpec& spec);
 
+// What some publishers state: with the multi-token-prediction layers that the
+// config names, and with the embedding table among the active ones. Such a
+// layer is one more block (of the shape of the last block with softmax
+// attention and, in a sparse model, experts), a projection [H, 2H] and three
+// norms; it shares embedding and head. The same as `CountParameters` in total
+// where the config names none.
+struct PublishedCounts {
+  int64_t mtp_layers = 0;
+  int64_t total = 0;
+  int64_t active = 0;
+};
+PublishedCounts CountAsPublished(const ModelSpec& spec);
+
 struct LayerReport {
   int layer = 0;
   std::string mixer, ffn;            // kinds: "kda", "moe", ...
@@ -47,6 +60,7 @@ struct InspectReport {
   std::string path;
   ModelSpec spec;
   ParameterCounts parameters;
+  PublishedCounts published;
   std::vector<LayerReport> layers;
   std::vector<std::string> lora_target_names;
   std::vector<LoraTargetMatch> lora_matches;  // of the targets asked for

@@ -9,11 +9,12 @@
 namespace cadre {
 namespace {
 
-// 48.1B, 2.78T, 160
+// 48.12B, 2.780T, 160. Four digits, so that publishers' figures can be compared
+// within 1 %.
 std::string Short(int64_t n) {
   const double value = static_cast<double>(n);
-  if (value >= 1e12) return absl::StrFormat("%.3gT", value / 1e12);
-  if (value >= 1e9) return absl::StrFormat("%.3gB", value / 1e9);
+  if (value >= 1e12) return absl::StrFormat("%.4gT", value / 1e12);
+  if (value >= 1e9) return absl::StrFormat("%.4gB", value / 1e9);
   if (value >= 1e6) return absl::StrFormat("%.3gM", value / 1e6);
   if (value >= 1e4) return absl::StrFormat("%.3gk", value / 1e3);
   return absl::StrCat(n);
@@ -56,13 +57,32 @@ Json Counts(const ParameterCounts& counts) {
        {"routed_experts", Json::Int(counts.routed_experts), 0}});
 }
 
-Json WholeCounts(const ParameterCounts& counts) {
+Json WholeCounts(const ParameterCounts& counts,
+                 const PublishedCounts& published) {
   std::vector<Json::Member> members = Counts(counts).members();
   members.push_back(
       {"total_in_layers", Json::Int(counts.total_in_layers()), 0});
   members.push_back(
       {"active_in_layers", Json::Int(counts.active_in_layers()), 0});
+  members.push_back({"mtp_layers", Json::Int(published.mtp_layers), 0});
+  members.push_back({"total_with_mtp", Json::Int(published.total), 0});
+  members.push_back(
+      {"active_with_mtp_and_embedding", Json::Int(published.active), 0});
   return Json::Object(std::move(members));
+}
+
+std::string Published(const InspectReport& report) {
+  const PublishedCounts& counts = report.published;
+  if (counts.mtp_layers == 0) {
+    return absl::StrCat("               ", Short(counts.active),
+                        " active with the embedding\n");
+  }
+  return absl::StrCat("               with ",
+                      counts.mtp_layers == 1
+                          ? "the MTP layer"
+                          : absl::StrCat(counts.mtp_layers, " MTP layers"),
+                      " (not trained): ", Short(counts.total), " total, ",
+                      Short(counts.active), " active with the embedding\n");
 }
 
 void RenderLayers(const InspectReport& report, std::string& out) {
@@ -110,9 +130,9 @@ std::string RenderInspectText(const InspectReport& report) {
       Short(report.parameters.routed_experts), " in routed experts\n",
       "               ", Short(report.parameters.total_in_layers()), " total, ",
       Short(report.parameters.active_in_layers()),
-      " active without embedding and head\n", "  sizes        ",
-      spec.blocks.size(), " layers, hidden ", spec.hidden_size, ", vocabulary ",
-      spec.vocab_size);
+      " active without embedding and head\n", Published(report),
+      "  sizes        ", spec.blocks.size(), " layers, hidden ",
+      spec.hidden_size, ", vocabulary ", spec.vocab_size);
   if (spec.max_positions > 0) {
     absl::StrAppend(&out, ", ", spec.max_positions, " positions");
   }
@@ -174,7 +194,7 @@ std::string RenderInspectJson(const InspectReport& report) {
        {"vocab_size", Json::Int(spec.vocab_size), 0},
        {"num_layers", Json::Int(static_cast<int64_t>(spec.blocks.size())), 0},
        {"max_positions", Json::Int(spec.max_positions), 0},
-       {"parameters", WholeCounts(report.parameters), 0},
+       {"parameters", WholeCounts(report.parameters, report.published), 0},
        {"layers", Json::Array(std::move(layers)), 0},
        {"lora_target_names", Strings(report.lora_target_names), 0},
        {"lora_matches", Json::Array(std::move(matches)), 0},

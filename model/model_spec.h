@@ -175,6 +175,9 @@ struct ModelSpec {
   // quantization_config says fp8: matrices may be stored F8_E4M3 with one scale
   // per 128 x 128 block (models.md 1.2).
   bool fp8_blocks = false;
+  // Multi-token-prediction layers that the config names beside the blocks. They
+  // are neither read nor trained; only `cadre inspect` counts them.
+  int64_t num_mtp_layers = 0;
   ResidualSpec residual = PlainResidual{};
   std::vector<BlockSpec> blocks;
   // What the parser wants a person to know (a default no published model

@@ -386,17 +386,42 @@ TEST(CountParameters, AgreesWithQwen) {
   ExpectPublished(qwen.active, 3, 1);
 }
 
-// "320B total, 18B active" holds with what Cadre does not train: a
-// multi-token-prediction layer of the shape of layer 43 and its 2H x H
-// projection; for the active ones also the embedding.
+// "320B total, 18B active" holds with the multi-token-prediction layer, which
+// Cadre does not train; for the active ones also with the embedding.
 TEST(CountParameters, AgreesWithGlmOnceTheExtraLayerIsAdded) {
   const InspectReport glm = Published("glm-5-next");
-  const ParameterCounts& extra = glm.layers[43].parameters;
-  const int64_t projection = 2 * glm.spec.hidden_size * glm.spec.hidden_size;
-  ExpectPublished(glm.parameters.total + extra.total + projection, 320);
-  ExpectPublished(glm.parameters.active + glm.parameters.embedding +
-                      extra.active + projection,
-                  18, 1);
+  EXPECT_EQ(glm.published.mtp_layers, 1);
+  ExpectPublished(glm.published.total, 320);
+  ExpectPublished(glm.published.active, 18, 1);
+}
+
+// DeepSeek states 671B and 36.6B without that layer, and for it "11.5B unique
+// parameters, excluding the shared 0.9B Embedding and 0.9B output Head".
+TEST(CountParameters, CountsTheExtraLayerOfDeepSeek) {
+  const InspectReport v3 = Published("deepseek-v3");
+  EXPECT_EQ(v3.published.mtp_layers, 1);
+  ExpectPublished(v3.published.total - v3.parameters.total, 11.5);
+}
+
+// Each pair of published numbers stands in what people read.
+TEST(InspectText, PrintsWhatThePublisherStates) {
+  const auto text = [](const std::string& file) {
+    return RenderInspectText(Published(file));
+  };
+  EXPECT_THAT(text("deepseek-v3"),
+              HasSubstr("671B total, 36.63B active per token"));
+  EXPECT_THAT(text("glm-5-next"),
+              AllOf(HasSubstr("313.3B total, 16.74B active per token"),
+                    HasSubstr("with the MTP layer (not trained): 320.8B total, "
+                              "17.76B active with the embedding")));
+  EXPECT_THAT(text("kimi-k3"),
+              HasSubstr("2.779T total, 104.2B active per token"));
+  EXPECT_THAT(text("kimi-linear-48b-a3b"),
+              HasSubstr("48.37B total, 2.729B active without embedding"));
+  EXPECT_THAT(text("qwen3-next-80b-a3b"),
+              HasSubstr("79.05B total, 3.253B active without embedding"));
+  EXPECT_THAT(text("qwen3.5-35b-a3b"),
+              HasSubstr("34.66B total, 2.946B active per token"));
 }
 
 }  // namespace

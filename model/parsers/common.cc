@@ -10,6 +10,16 @@ namespace {
 constexpr int64_t kMaxLayers = 4096;
 constexpr int64_t kMaxExperts = 1 << 14;
 
+// The families have a name each. Nothing is trained from it, so two names that
+// differ are no reason to refuse a model: the first that is there counts.
+int64_t ReadMtpLayers(JsonConfig& config) {
+  for (const char* name : {"num_nextn_predict_layers", "num_mtp_layers",
+                           "mtp_num_hidden_layers", "num_mtp_modules"}) {
+    if (config.Has(name)) return config.Int({name}, 0, 0, kMaxLayers);
+  }
+  return 0;
+}
+
 }  // namespace
 
 void ReadCommon(JsonConfig& config, const CommonDefaults& defaults,
@@ -22,6 +32,7 @@ void ReadCommon(JsonConfig& config, const CommonDefaults& defaults,
       {"max_position_embeddings", "model_max_length"}, 0, 1, int64_t{1} << 40);
   spec.blocks.resize(static_cast<size_t>(
       config.Int({"num_hidden_layers"}, defaults.num_layers, 1, kMaxLayers)));
+  spec.num_mtp_layers = ReadMtpLayers(config);
 
   config.RequireBool("attention_bias", false,
                      "projections with a bias are not supported");
