@@ -40,8 +40,23 @@ class ExpressionParser {
   void Fail(absl::string_view message);
 
  private:
+  static constexpr int kMaxDepth = 200;
+  // Longer chains (a + b + c ...) are deep trees all the same.
+  static constexpr int kMaxChain = 300;
+
   // Keeps a template of brackets from exhausting the stack.
-  class Nesting;
+  class Nesting {
+   public:
+    explicit Nesting(ExpressionParser* parser) : parser_(parser) {
+      if (++parser_->depth_ > kMaxDepth) {
+        parser_->Fail("expression nested too deep");
+      }
+    }
+    ~Nesting() { --parser_->depth_; }
+
+   private:
+    ExpressionParser* parser_;
+  };
 
   ExprPtr Make(Expr::Kind kind, ExprPtr a = nullptr, ExprPtr b = nullptr) const;
   ExprPtr Constant(Value value) const;
