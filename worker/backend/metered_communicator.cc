@@ -84,6 +84,7 @@ class MeteredCommunicator final : public Communicator {
     }));
     return MeterCollectives(std::move(part), observer_);
   }
+  void OrderBehind(void* stream) override { inner_->OrderBehind(stream); }
   void Abort() override { inner_->Abort(); }
 
  private:

@@ -59,6 +59,11 @@ class Communicator {
   virtual absl::StatusOr<std::unique_ptr<Communicator>> Split(int color,
                                                               int key) = 0;
 
+  // Calls on device memory wait for this stream (a cudaStream_t) in place of
+  // the compute stream; ignored where there is no device. Before the first
+  // call.
+  virtual void OrderBehind(void* /*stream*/) {}
+
   // Makes calls under way and later ones fail with ABORTED, here and soon at
   // the peers. May be called from any thread, more than once.
   virtual void Abort() = 0;

@@ -67,6 +67,7 @@ class Counted final : public Communicator {
     counter_->fetch_add(1, std::memory_order_relaxed);
     return CountCollectives(std::move(part), counter_);
   }
+  void OrderBehind(void* stream) override { inner_->OrderBehind(stream); }
   void Abort() override { inner_->Abort(); }
 
  private:

@@ -162,6 +162,8 @@ class NcclCommunicator final : public Communicator {
     return part;
   }
 
+  void OrderBehind(void* stream) override { options_.exec.stream = stream; }
+
   // The calling thread of the communicator sees the flag while it polls, and
   // aborts: NCCL's own calls stay on one thread.
   void Abort() override { aborted_ = true; }
@@ -189,6 +191,8 @@ class NcclCommunicator final : public Communicator {
   }
 
   absl::Status Prepare() {
+    CADRE_RETURN_IF_ERROR(
+        CudaStatus(cudaGetDevice(&device_), "asking for the current GPU"));
     CADRE_ASSIGN_OR_RETURN(stream_, Stream::Create());
     CADRE_ASSIGN_OR_RETURN(before_, Event::Create());
     CADRE_ASSIGN_OR_RETURN(after_, Event::Create());
@@ -259,6 +263,8 @@ class NcclCommunicator final : public Communicator {
   absl::Status Run(absl::string_view what, ConstBytes in, MutableBytes out,
                    Issue issue) {
     CADRE_RETURN_IF_ERROR(Usable());
+    // A communication thread comes with another GPU, or with none.
+    CADRE_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device_), what));
     const bool in_place = OnDevice(in.data) || OnDevice(out.data);
     const void* from = in.data;
     void* to = out.data;
@@ -363,6 +369,7 @@ class NcclCommunicator final : public Communicator {
   }
 
   NcclCommunicatorOptions options_;
+  int device_ = 0;
   ncclComm_t comm_ = nullptr;
   Stream stream_;
   Event before_, after_;

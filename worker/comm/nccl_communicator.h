@@ -12,7 +12,7 @@
 // they repeat bit for bit on the same machines. NCCL runs non-blocking; after
 // an error its communicator is aborted, never destroyed. Refuses NCCL 2.28.3 to
 // 2.28.8, which can corrupt memory after an abort. Linked into the CUDA plugin
-// only; the device must be current on the calling thread.
+// only; the device must be current on the thread that creates or splits one.
 
 #include <memory>
 #include <string>

@@ -1,18 +1,19 @@
 #include "worker/model/expert_dispatch.h"
 
 #include <algorithm>
-#include <cstring>
+#include <numeric>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/moe_dispatch/moe_dispatch.h"
 #include "kernels/moe_permute/moe_permute.h"
+#include "worker/device/transfer.h"
 
 namespace cadre {
 namespace {
 
 constexpr int64_t kWordBytes = sizeof(float);  // of what travels
-
-int64_t Words(DType dtype) { return SizeOf(dtype) / kWordBytes; }
 
 std::vector<int64_t> Scaled(const std::vector<int64_t>& counts,
                             int64_t factor) {
@@ -22,22 +23,20 @@ std::vector<int64_t> Scaled(const std::vector<int64_t>& counts,
 }
 
 int64_t Sum(const std::vector<int64_t>& counts) {
-  int64_t sum = 0;
-  for (int64_t n : counts) sum += n;
-  return sum;
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
+
+// Words of an item of `width` numbers.
+int64_t Words(const Tensor& like, int64_t width) {
+  return width * SizeOf(like.dtype()) / kWordBytes;
 }
 
 // Moves items of `words` words; counts are items by rank.
-absl::Status Exchange(Communicator* group, const Tensor& send,
+absl::Status Exchange(const Exec& exec, Communicator* group, const Tensor& send,
                       const std::vector<int64_t>& send_counts,
                       const Tensor& recv,
                       const std::vector<int64_t>& recv_counts, int64_t words) {
-  if (group == nullptr) {
-    if (send.num_bytes() > 0) {
-      std::memcpy(recv.raw(), send.raw(), send.num_bytes());
-    }
-    return absl::OkStatus();
-  }
+  if (group == nullptr) return CopyOnDevice(exec, send, recv);
   const auto view = [](const Tensor& t) {
     return absl::Span<float>(static_cast<float*>(t.raw()),
                              t.num_bytes() / kWordBytes);
@@ -46,31 +45,127 @@ absl::Status Exchange(Communicator* group, const Tensor& send,
                           Scaled(recv_counts, words));
 }
 
+// A collective that waits for what the compute stream was given so far.
+absl::StatusOr<ExchangeQueue::Ticket> Launch(
+    ExpertRuntime* runtime, std::function<absl::Status()> collective) {
+  if (runtime->side != nullptr) CADRE_RETURN_IF_ERROR(runtime->side->Follow());
+  return runtime->queue.Launch(std::move(collective));
+}
+
 }  // namespace
 
-void ExpertDispatch::SplitTokens(const LayerContext& ctx, const Tensor& ids) {
+absl::Status ExpertDispatch::PlaceSlots(const LayerContext& ctx) {
+  const ExpertPlacement& placement = ctx.experts->experts.placement;
+  const std::vector<int32_t>& count = placement.layers[layer_].slot_count;
+  const int64_t experts = placement.shape.num_experts;
+  std::vector<int32_t> tables(experts + 1, 0);
+  for (int64_t e = 0; e < experts; ++e) tables[e + 1] = tables[e] + count[e];
+  for (int64_t e = 0; e < experts; ++e) {
+    for (int64_t i = 0; i < count[e]; ++i) {
+      tables.push_back(
+          static_cast<int32_t>(placement.SlotOfCopy(layer_, e, i)));
+    }
+  }
+  if (tables == placed_) return absl::OkStatus();
+  const int64_t bytes = std::ssize(tables) * SizeOf(DType::kI32);
+  if (placement_.num_bytes() != bytes) {
+    placement_ = Buffer();
+    CADRE_ASSIGN_OR_RETURN(
+        placement_, Buffer::Create(ctx.exec, bytes, "placement of experts"));
+  }
+  placed_ = std::move(tables);
+  return CopyToDevice(ctx.exec, placed_.data(),
+                      placement_.View(DType::kI32, {std::ssize(placed_)}));
+}
+
+absl::Status ExpertDispatch::MakeTables(const LayerContext& ctx,
+                                        const Tensor& ids) {
+  CADRE_RETURN_IF_ERROR(PlaceSlots(ctx));
   const ExpertRuntime& runtime = *ctx.experts;
   const ExpertParallel& where = runtime.experts;
   const int64_t T = ids.dim(0), k = ids.dim(1), n = runtime.chunks;
-  ChooseSlots(ids.span<int32_t>(), where.placement, layer_, where.rank,
-              &slots_);
-  while (static_cast<int64_t>(chunks_.size()) < n) {
+  const int64_t ranks = where.size(), fan = std::min(k, ranks);
+  const int64_t experts = where.placement.shape.num_experts;
+  const auto scratch = [&](std::initializer_list<int64_t> dims) {
+    return ctx.scratch->Allocate(DType::kI32, dims);
+  };
+  const auto saved = [&](std::initializer_list<int64_t> dims) {
+    return ctx.saved->Allocate(DType::kI32, dims);
+  };
+  const Tensor placed = placement_.View(DType::kI32, {std::ssize(placed_)});
+  slots_ = scratch({T, k});
+  choices_ = saved({T, k});
+  MoeSlotsArgs args{.ids = ids,
+                    .first_copy = placed.Rows(0, experts + 1),
+                    .copies = placed.Rows(experts + 1, placed.dim(0)),
+                    .ep_rank = where.rank,
+                    .slots_per_rank = where.slots_per_rank(),
+                    .slots = slots_,
+                    .ranks = scratch({T, k}),
+                    .choices = choices_,
+                    .destinations = scratch({T, fan})};
+  if (args.copies.dim(0) > experts) {
+    args.offsets = scratch({experts + 1});
+    args.row_of = scratch({T, k});
+    CADRE_RETURN_IF_ERROR(MoePermute(ctx.exec, {.ids = ids,
+                                                .offsets = args.offsets,
+                                                .row_source = scratch({T * k}),
+                                                .row_of = args.row_of}));
+  }
+  CADRE_RETURN_IF_ERROR(MoeSlots(ctx.exec, args));
+  while (std::ssize(chunks_) < n) {
     chunks_.push_back({.experts = RoutedExperts(experts_)});
   }
-  send_counts_.assign(where.size() * n * 2, 0);
-  recv_counts_.assign(where.size() * n * 2, 0);
+  // Of each chunk, where the rows and the pairs of each rank begin.
+  const Tensor offsets = scratch({n * 2, ranks + 1});
   for (int64_t c = 0; c < n; ++c) {
     Chunk& chunk = chunks_[c];
     chunk.begin = T * c / n;
     chunk.end = T * (c + 1) / n;
-    BuildSendTables(absl::MakeConstSpan(slots_).subspan(
-                        chunk.begin * k, (chunk.end - chunk.begin) * k),
-                    k, where.size(), where.slots_per_rank(), &chunk.send);
-    for (int rank = 0; rank < where.size(); ++rank) {
-      send_counts_[(rank * n + c) * 2] = chunk.send.rows[rank];
-      send_counts_[(rank * n + c) * 2 + 1] = chunk.send.pairs[rank];
-    }
+    const int64_t tokens = chunk.end - chunk.begin;
+    chunk.row_source = saved({tokens * fan});
+    chunk.row_of = saved({tokens, fan});
+    chunk.pair_source = saved({tokens * k});
+    const auto begins = [&](int64_t i) {
+      return offsets.Rows(2 * c + i, 2 * c + i + 1).Reshape({ranks + 1});
+    };
+    CADRE_RETURN_IF_ERROR(MoePermute(
+        ctx.exec, {.ids = args.destinations.Rows(chunk.begin, chunk.end),
+                   .offsets = begins(0),
+                   .row_source = chunk.row_source,
+                   .row_of = chunk.row_of}));
+    CADRE_RETURN_IF_ERROR(
+        MoePermute(ctx.exec, {.ids = args.ranks.Rows(chunk.begin, chunk.end),
+                              .offsets = begins(1),
+                              .row_source = chunk.pair_source,
+                              .row_of = scratch({tokens, k})}));
   }
+  return ctx.replay ? absl::OkStatus() : ReadCounts(ctx, offsets);
+}
+
+absl::Status ExpertDispatch::ReadCounts(const LayerContext& ctx,
+                                        const Tensor& offsets) {
+  const int64_t n = ctx.experts->chunks, ranks = ctx.experts->experts.size();
+  std::vector<int32_t> begins(offsets.num_elements());
+  CADRE_RETURN_IF_ERROR(CopyToHost(ctx.exec, offsets, begins.data()));
+  send_counts_.assign(ranks * n * 2, 0);
+  recv_counts_.assign(ranks * n * 2, 0);
+  for (int64_t c = 0; c < n; ++c) {
+    Counts& sent = chunks_[c].sent;
+    sent.rows.resize(ranks);
+    sent.pairs.resize(ranks);
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      const int32_t* const rows = &begins[2 * c * (ranks + 1) + rank];
+      const int32_t* const pairs = rows + ranks + 1;
+      sent.rows[rank] = rows[1] - rows[0];
+      sent.pairs[rank] = pairs[1] - pairs[0];
+      send_counts_[(rank * n + c) * 2] = sent.rows[rank];
+      send_counts_[(rank * n + c) * 2 + 1] = sent.pairs[rank];
+    }
+    sent.num_rows = Sum(sent.rows);
+    sent.num_pairs = Sum(sent.pairs);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ExpertDispatch::ExchangeCounts(const LayerContext& ctx) {
@@ -84,71 +179,59 @@ absl::Status ExpertDispatch::ExchangeCounts(const LayerContext& ctx) {
                           absl::MakeSpan(recv_counts_), parts);
 }
 
+void ExpertDispatch::TakeReceivedCounts(const LayerContext& ctx) {
+  const int64_t n = ctx.experts->chunks, ranks = ctx.experts->experts.size();
+  for (int64_t c = 0; c < n; ++c) {
+    Counts& received = chunks_[c].received;
+    received.rows.resize(ranks);
+    received.pairs.resize(ranks);
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      received.rows[rank] = recv_counts_[(rank * n + c) * 2];
+      received.pairs[rank] = recv_counts_[(rank * n + c) * 2 + 1];
+    }
+    received.num_rows = Sum(received.rows);
+    received.num_pairs = Sum(received.pairs);
+  }
+}
+
 // The rows and pairs that a chunk sends.
 absl::Status ExpertDispatch::Pack(const LayerContext& ctx, const Tensor& in,
                                   const Tensor& weights, Chunk* chunk) {
-  SendTables& send = chunk->send;
-  const int64_t tokens = chunk->end - chunk->begin, fan = send.fan_out;
-  const int64_t ranks = ctx.experts->experts.size();
-  chunk->row_source = ctx.saved->Allocate(DType::kI32, {tokens * fan});
-  chunk->row_of = ctx.saved->Allocate(DType::kI32, {tokens, fan});
-  CADRE_RETURN_IF_ERROR(MoePermute(
-      ctx.exec,
-      {.ids = Tensor(send.destinations.data(), DType::kI32, {tokens, fan}),
-       .offsets = ctx.scratch->Allocate(DType::kI32, {ranks + 1}),
-       .row_source = chunk->row_source,
-       .row_of = chunk->row_of}));
-  chunk->out_rows = ctx.Scratch({send.num_rows(), in.dim(1)});
+  chunk->out_rows = ctx.Scratch({chunk->sent.num_rows, in.dim(1)});
   CADRE_RETURN_IF_ERROR(
       MoeGather(ctx.exec, {.x = in.Rows(chunk->begin, chunk->end),
                            .row_source = chunk->row_source,
-                           .top_k = fan,
+                           .top_k = chunk->row_of.dim(1),
                            .rows = chunk->out_rows}));
-  // A pair is its slot and its weight.
-  const int64_t size = SizeOf(weights.dtype()), words = Words(weights.dtype());
-  chunk->out_pairs =
-      ctx.scratch->Allocate(DType::kI32, {send.num_pairs(), 1 + words});
-  const char* const p = static_cast<const char*>(weights.raw()) +
-                        chunk->begin * weights.dim(1) * size;
-  auto* at = static_cast<char*>(chunk->out_pairs.raw());
-  for (int64_t i = 0; i < send.num_pairs(); ++i) {
-    std::memcpy(at, &send.pair_slot[i], kWordBytes);
-    std::memcpy(at + kWordBytes, p + send.pair_source[i] * size, size);
-    at += kWordBytes + size;
-  }
-  return absl::OkStatus();
+  chunk->out_pairs = ctx.scratch->Allocate(
+      DType::kI32, {chunk->sent.num_pairs, 1 + Words(weights, 1)});
+  return MoePackPairs(ctx.exec,
+                      {.pair_source = chunk->pair_source,
+                       .slots = slots_.Rows(chunk->begin, chunk->end),
+                       .choices = choices_.Rows(chunk->begin, chunk->end),
+                       .weights = weights.Rows(chunk->begin, chunk->end),
+                       .pairs = chunk->out_pairs});
 }
 
 // Slots and weights of the rows received.
 absl::Status ExpertDispatch::Unpack(const LayerContext& ctx, int64_t top_k,
                                     Chunk* chunk) {
-  const int64_t size = SizeOf(ctx.param_dtype);
   const int64_t spr = ctx.experts->experts.slots_per_rank();
-  const int64_t pairs = chunk->in_pairs.dim(0), rows = chunk->in_rows.dim(0);
+  const int64_t rows = chunk->received.num_rows;
+  const int64_t pairs = chunk->received.num_pairs;
   const int64_t width = std::min(top_k, spr);
-  std::vector<int32_t> pair_slot(pairs);
-  const auto* const words = static_cast<const char*>(chunk->in_pairs.raw());
-  for (int64_t i = 0; i < pairs; ++i) {
-    std::memcpy(&pair_slot[i], words + i * (kWordBytes + size), kWordBytes);
-  }
-  if (!BuildReceiveTables(pair_slot, rows, width, spr, &chunk->received)) {
-    return absl::InternalError(absl::StrCat(
-        "dispatch to MoE layer ", layer_, ": ", pairs, " pairs do not fit ",
-        rows, " rows of at most ", width, " of ", spr,
-        " slots; do all ranks use the same placement?"));
-  }
   chunk->slots = ctx.saved->Allocate(DType::kI32, {rows, width});
   chunk->weights = ctx.SavedParam({rows, width});
-  if (rows == 0) return absl::OkStatus();
-  std::memcpy(chunk->slots.raw(), chunk->received.slots.data(),
-              chunk->slots.num_bytes());
-  std::memset(chunk->weights.raw(), 0, chunk->weights.num_bytes());
-  auto* const weights = static_cast<char*>(chunk->weights.raw());
-  for (int64_t i = 0; i < pairs; ++i) {
-    std::memcpy(weights + chunk->received.pair_place[i] * size,
-                words + i * (kWordBytes + size) + kWordBytes, size);
-  }
-  return absl::OkStatus();
+  chunk->places = ctx.saved->Allocate(DType::kI32, {pairs});
+  return Annotate(
+      MoeUnpackPairs(ctx.exec, {.pairs = chunk->in_pairs,
+                                .slots_per_rank = spr,
+                                .slots = chunk->slots,
+                                .weights = chunk->weights,
+                                .places = chunk->places,
+                                .workspace = ctx.scratch->Allocate(
+                                    DType::kI32, {MoeUnpackWorkspace(pairs)})}),
+      absl::StrCat("dispatch to MoE layer ", layer_));
 }
 
 void ExpertDispatch::CountTraffic(const LayerContext& ctx, int64_t width) {
@@ -156,16 +239,16 @@ void ExpertDispatch::CountTraffic(const LayerContext& ctx, int64_t width) {
   const int me = ctx.experts->experts.rank;
   const int64_t row = width * SizeOf(ctx.dtype), p = SizeOf(ctx.param_dtype);
   for (int64_t c = 0; c < ctx.experts->chunks; ++c) {
-    const Chunk& chunk = chunks_[c];
-    const int64_t rows = Sum(chunk.send.rows) - chunk.send.rows[me];
-    const int64_t pairs = Sum(chunk.send.pairs) - chunk.send.pairs[me];
+    const Counts &sent = chunks_[c].sent, &received = chunks_[c].received;
+    const int64_t rows = sent.num_rows - sent.rows[me];
+    const int64_t pairs = sent.num_pairs - sent.pairs[me];
     traffic.dispatch_bytes += rows * row + pairs * (kWordBytes + p);
-    traffic.combine_bytes +=
-        (Sum(chunk.received_rows) - chunk.received_rows[me]) * row;
+    traffic.combine_bytes += (received.num_rows - received.rows[me]) * row;
     if (ctx.replay) continue;
     traffic.rows += rows;
     traffic.pairs += pairs;
   }
+  if (ctx.replay) return;
   traffic.count_bytes += (ctx.experts->experts.size() - 1) *
                          ctx.experts->chunks * 2 *
                          static_cast<int64_t>(sizeof(int64_t));
@@ -174,44 +257,47 @@ void ExpertDispatch::CountTraffic(const LayerContext& ctx, int64_t width) {
 absl::Status ExpertDispatch::Forward(const LayerContext& ctx, const Tensor& in,
                                      const Tensor& ids, const Tensor& weights,
                                      const Tensor& out, const Filler& filler) {
-  if (ctx.exec.backend != Backend::kCpu) {
-    return absl::UnimplementedError(
-        "dispatching tokens to experts of other ranks runs on the CPU only; "
-        "set parallelism.expert_parallel_size to 1");
+  const int64_t width = in.dim(1);
+  if (width * SizeOf(in.dtype()) % kWordBytes != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("dispatching rows of ", in.DebugString(),
+                     ": a row must be whole 4-byte words"));
   }
+  PhaseScope phase(ctx.phases, Phase::kDispatch);
   ExpertRuntime& runtime = *ctx.experts;
   const ArenaScope memory(ctx.scratch);
   const ExchangeScope scope(&runtime.queue);
-  SplitTokens(ctx, ids);
+  CADRE_RETURN_IF_ERROR(MakeTables(ctx, ids));
   const absl::Span<Chunk> chunks(chunks_.data(), runtime.chunks);
-  const auto counts =
-      runtime.queue.Launch([this, &ctx] { return ExchangeCounts(ctx); });
+  // Host memory: it waits for nothing on the device.
+  ExchangeQueue::Ticket counts = 0;
+  if (!ctx.replay) {
+    counts = runtime.queue.Launch([this, &ctx] { return ExchangeCounts(ctx); });
+  }
   for (Chunk& chunk : chunks) {
     CADRE_RETURN_IF_ERROR(Pack(ctx, in, weights, &chunk));
   }
-  CADRE_RETURN_IF_ERROR(runtime.queue.Wait(counts));
+  if (!ctx.replay) {
+    CADRE_RETURN_IF_ERROR(runtime.queue.Wait(counts));
+    TakeReceivedCounts(ctx);
+  }
 
-  const int64_t width = in.dim(1), words = 1 + Words(weights.dtype());
-  const int64_t row_words = width * Words(in.dtype());
-  for (int64_t c = 0; c < runtime.chunks; ++c) {
-    Chunk& chunk = chunks[c];
-    chunk.received_rows.resize(runtime.experts.size());
-    chunk.received_pairs.resize(runtime.experts.size());
-    for (int rank = 0; rank < runtime.experts.size(); ++rank) {
-      const int64_t at = (rank * runtime.chunks + c) * 2;
-      chunk.received_rows[rank] = recv_counts_[at];
-      chunk.received_pairs[rank] = recv_counts_[at + 1];
-    }
-    chunk.in_rows = ctx.Scratch({Sum(chunk.received_rows), width});
+  const int64_t words = 1 + Words(weights, 1), row_words = Words(in, width);
+  for (Chunk& chunk : chunks) {
+    chunk.in_rows = ctx.Scratch({chunk.received.num_rows, width});
     chunk.in_pairs =
-        ctx.scratch->Allocate(DType::kI32, {Sum(chunk.received_pairs), words});
-    chunk.ticket = runtime.queue.Launch([&chunk, &runtime, row_words, words] {
-      CADRE_RETURN_IF_ERROR(Exchange(runtime.group, chunk.out_rows,
-                                     chunk.send.rows, chunk.in_rows,
-                                     chunk.received_rows, row_words));
-      return Exchange(runtime.group, chunk.out_pairs, chunk.send.pairs,
-                      chunk.in_pairs, chunk.received_pairs, words);
-    });
+        ctx.scratch->Allocate(DType::kI32, {chunk.received.num_pairs, words});
+    CADRE_RETURN_IF_ERROR(ctx.scratch->status());
+    CADRE_ASSIGN_OR_RETURN(
+        chunk.ticket,
+        Launch(&runtime, [&ctx, &chunk, &runtime, row_words, words] {
+          CADRE_RETURN_IF_ERROR(
+              Exchange(ctx.exec, runtime.group, chunk.out_rows, chunk.sent.rows,
+                       chunk.in_rows, chunk.received.rows, row_words));
+          return Exchange(ctx.exec, runtime.group, chunk.out_pairs,
+                          chunk.sent.pairs, chunk.in_pairs,
+                          chunk.received.pairs, words);
+        }));
   }
   CountTraffic(ctx, width);
   CADRE_RETURN_IF_ERROR(filler());
@@ -220,14 +306,19 @@ absl::Status ExpertDispatch::Forward(const LayerContext& ctx, const Tensor& in,
     CADRE_RETURN_IF_ERROR(Unpack(ctx, ids.dim(1), &chunk));
     const Tensor computed = ctx.Scratch({chunk.in_rows.dim(0), width});
     CADRE_RETURN_IF_ERROR(chunk.experts.Forward(ctx, chunk.in_rows, chunk.slots,
-                                                chunk.weights, computed));
+                                                chunk.weights, computed,
+                                                chunk.received.num_pairs));
+    CADRE_RETURN_IF_ERROR(ctx.scratch->status());
     // What came back lies where the rows lay that were sent.
-    chunk.ticket =
-        runtime.queue.Launch([&chunk, &runtime, computed, row_words] {
-          return Exchange(runtime.group, computed, chunk.received_rows,
-                          chunk.out_rows, chunk.send.rows, row_words);
-        });
+    CADRE_ASSIGN_OR_RETURN(
+        chunk.ticket,
+        Launch(&runtime, [&ctx, &chunk, &runtime, computed, row_words] {
+          return Exchange(ctx.exec, runtime.group, computed,
+                          chunk.received.rows, chunk.out_rows, chunk.sent.rows,
+                          row_words);
+        }));
   }
+  PhaseScope combine(ctx.phases, Phase::kCombine);
   for (Chunk& chunk : chunks) {
     CADRE_RETURN_IF_ERROR(runtime.queue.Wait(chunk.ticket));
     CADRE_RETURN_IF_ERROR(
@@ -243,64 +334,65 @@ absl::Status ExpertDispatch::Backward(const LayerContext& ctx,
                                       const Tensor& d_weights,
                                       const Tensor& d_in, bool accumulate,
                                       const Filler& filler) {
+  PhaseScope phase(ctx.phases, Phase::kCombine);
   ExpertRuntime& runtime = *ctx.experts;
   const ArenaScope memory(ctx.scratch);
   const ExchangeScope scope(&runtime.queue);
   const absl::Span<Chunk> chunks(chunks_.data(), runtime.chunks);
-  const int64_t width = d_out.dim(1), top_k = d_weights.dim(1);
-  const int64_t row_words = width * Words(d_out.dtype());
-  const int64_t p_words = Words(d_weights.dtype());
-  const int64_t p_size = SizeOf(d_weights.dtype());
+  const int64_t width = d_out.dim(1);
+  const int64_t row_words = Words(d_out, width), p_words = Words(d_weights, 1);
   ExpertTraffic& traffic = runtime.traffic;
   const int me = runtime.experts.rank;
   for (Chunk& chunk : chunks) {
-    chunk.out_rows = ctx.Scratch({chunk.send.num_rows(), width});
-    chunk.in_rows = ctx.Scratch({chunk.received.num_rows, width});
+    const Counts &sent = chunk.sent, &received = chunk.received;
+    chunk.out_rows = ctx.Scratch({sent.num_rows, width});
+    chunk.in_rows = ctx.Scratch({received.num_rows, width});
+    CADRE_RETURN_IF_ERROR(ctx.scratch->status());
     CADRE_RETURN_IF_ERROR(
         MoeGather(ctx.exec, {.x = d_out.Rows(chunk.begin, chunk.end),
                              .row_source = chunk.row_source,
-                             .top_k = chunk.send.fan_out,
+                             .top_k = chunk.row_of.dim(1),
                              .rows = chunk.out_rows}));
-    chunk.ticket = runtime.queue.Launch([&chunk, &runtime, row_words] {
-      return Exchange(runtime.group, chunk.out_rows, chunk.send.rows,
-                      chunk.in_rows, chunk.received_rows, row_words);
-    });
+    CADRE_ASSIGN_OR_RETURN(
+        chunk.ticket, Launch(&runtime, [&ctx, &chunk, &runtime, row_words] {
+          return Exchange(ctx.exec, runtime.group, chunk.out_rows,
+                          chunk.sent.rows, chunk.in_rows, chunk.received.rows,
+                          row_words);
+        }));
     traffic.backward_dispatch_bytes +=
-        (Sum(chunk.send.rows) - chunk.send.rows[me]) * row_words * kWordBytes;
+        (sent.num_rows - sent.rows[me]) * row_words * kWordBytes;
     traffic.backward_combine_bytes +=
-        (Sum(chunk.received_rows) - chunk.received_rows[me]) * row_words *
-            kWordBytes +
-        (Sum(chunk.received_pairs) - chunk.received_pairs[me]) * p_size;
+        (received.num_rows - received.rows[me]) * row_words * kWordBytes +
+        (received.num_pairs - received.pairs[me]) * p_words * kWordBytes;
   }
   CADRE_RETURN_IF_ERROR(filler());
   for (Chunk& chunk : chunks) {
     const int64_t rows = chunk.received.num_rows;
-    const auto pairs = static_cast<int64_t>(chunk.received.pair_place.size());
     const Tensor d_rows = ctx.Scratch({rows, width});
-    const Tensor d_p = ctx.ScratchParam({rows, chunk.received.width});
-    chunk.in_pairs = ctx.ScratchParam({pairs, 1});
-    chunk.out_pairs = ctx.ScratchParam({chunk.send.num_pairs(), 1});
+    const Tensor d_p = ctx.ScratchParam({rows, chunk.weights.dim(1)});
+    chunk.in_pairs = ctx.ScratchParam({chunk.received.num_pairs, 1});
+    chunk.out_pairs = ctx.ScratchParam({chunk.sent.num_pairs, 1});
+    CADRE_RETURN_IF_ERROR(ctx.scratch->status());
     CADRE_RETURN_IF_ERROR(runtime.queue.Wait(chunk.ticket));
     CADRE_RETURN_IF_ERROR(chunk.experts.Backward(ctx, chunk.in_rows, d_p,
                                                  d_rows, /*accumulate=*/false));
-    for (int64_t i = 0; i < pairs; ++i) {
-      std::memcpy(static_cast<char*>(chunk.in_pairs.raw()) + i * p_size,
-                  static_cast<const char*>(d_p.raw()) +
-                      chunk.received.pair_place[i] * p_size,
-                  p_size);
-    }
-    chunk.ticket =
-        runtime.queue.Launch([&chunk, &runtime, d_rows, row_words, p_words] {
-          CADRE_RETURN_IF_ERROR(Exchange(runtime.group, d_rows,
-                                         chunk.received_rows, chunk.out_rows,
-                                         chunk.send.rows, row_words));
-          return Exchange(runtime.group, chunk.in_pairs, chunk.received_pairs,
-                          chunk.out_pairs, chunk.send.pairs, p_words);
-        });
+    CADRE_RETURN_IF_ERROR(
+        MoeGather(ctx.exec, {.x = d_p.Reshape({d_p.num_elements(), 1}),
+                             .row_source = chunk.places,
+                             .rows = chunk.in_pairs}));
+    CADRE_ASSIGN_OR_RETURN(
+        chunk.ticket,
+        Launch(&runtime, [&ctx, &chunk, &runtime, d_rows, row_words, p_words] {
+          CADRE_RETURN_IF_ERROR(Exchange(ctx.exec, runtime.group, d_rows,
+                                         chunk.received.rows, chunk.out_rows,
+                                         chunk.sent.rows, row_words));
+          return Exchange(ctx.exec, runtime.group, chunk.in_pairs,
+                          chunk.received.pairs, chunk.out_pairs,
+                          chunk.sent.pairs, p_words);
+        }));
   }
-  if (d_weights.num_bytes() > 0) {
-    std::memset(d_weights.raw(), 0, d_weights.num_bytes());
-  }
+  PhaseScope dispatch(ctx.phases, Phase::kDispatch);
+  CADRE_RETURN_IF_ERROR(SetZero(ctx.exec, d_weights));
   for (Chunk& chunk : chunks) {
     CADRE_RETURN_IF_ERROR(runtime.queue.Wait(chunk.ticket));
     CADRE_RETURN_IF_ERROR(
@@ -308,13 +400,11 @@ absl::Status ExpertDispatch::Backward(const LayerContext& ctx,
                               .row_of = chunk.row_of,
                               .y = d_in.Rows(chunk.begin, chunk.end),
                               .accumulate = accumulate}));
-    auto* const to =
-        static_cast<char*>(d_weights.raw()) + chunk.begin * top_k * p_size;
-    for (int64_t i = 0; i < chunk.send.num_pairs(); ++i) {
-      std::memcpy(to + chunk.send.pair_source[i] * p_size,
-                  static_cast<const char*>(chunk.out_pairs.raw()) + i * p_size,
-                  p_size);
-    }
+    CADRE_RETURN_IF_ERROR(MoeScatterPairs(
+        ctx.exec, {.values = chunk.out_pairs,
+                   .pair_source = chunk.pair_source,
+                   .choices = choices_.Rows(chunk.begin, chunk.end),
+                   .weights = d_weights.Rows(chunk.begin, chunk.end)}));
   }
   return absl::OkStatus();
 }

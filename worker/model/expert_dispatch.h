@@ -5,7 +5,9 @@
 // the experts' ranks, through the experts there, back and summed
 // (parallelism.md sections 5 and 6). Collective: every rank of the group calls
 // it in the same order, with any number of tokens, none included. The counted
-// transport: sizes are exchanged first.
+// transport: sizes are exchanged first, so that a GPU's host waits for them
+// once a layer; a block that is run again sends what it sent before and does
+// not.
 //
 // Tokens go in ctx.experts->chunks chunks, so that one chunk travels while
 // another one is computed; `filler` is work that waits for neither. The result
@@ -17,8 +19,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/device/buffer.h"
 #include "worker/model/routed_experts.h"
-#include "worker/moe/dispatch_tables.h"
 #include "worker/moe/expert_runtime.h"
 
 namespace cadre {
@@ -44,13 +47,18 @@ class ExpertDispatch {
                         bool accumulate, const Filler& filler);
 
  private:
+  // How much goes to or comes from each rank, of a chunk.
+  struct Counts {
+    std::vector<int64_t> rows, pairs;
+    int64_t num_rows = 0, num_pairs = 0;
+  };
   struct Chunk {
     int64_t begin = 0, end = 0;  // its tokens
-    SendTables send;
-    ReceiveTables received;
-    std::vector<int64_t> received_rows, received_pairs;  // of each rank
-    Tensor row_source, row_of;  // where its tokens' rows lie among those sent
-    Tensor slots, weights;      // of the rows received
+    Counts sent, received;       // kept for a replay
+    Tensor row_source, row_of;   // where its tokens' rows lie among those sent
+    Tensor pair_source;          // its pairs, in the order sent
+    Tensor slots, weights;       // of the rows received
+    Tensor places;               // in them, of the pairs received
     RoutedExperts experts;
 
     // Of the call under way; from scratch.
@@ -59,8 +67,14 @@ class ExpertDispatch {
     ExchangeQueue::Ticket ticket = 0;
   };
 
-  void SplitTokens(const LayerContext& ctx, const Tensor& ids);
+  // The placement in force, where the exec is.
+  absl::Status PlaceSlots(const LayerContext& ctx);
+  // What each chunk sends, in order.
+  absl::Status MakeTables(const LayerContext& ctx, const Tensor& ids);
+  // The numbers of rows and pairs of all chunks.
+  absl::Status ReadCounts(const LayerContext& ctx, const Tensor& offsets);
   absl::Status ExchangeCounts(const LayerContext& ctx);
+  void TakeReceivedCounts(const LayerContext& ctx);
   absl::Status Pack(const LayerContext& ctx, const Tensor& in,
                     const Tensor& weights, Chunk* chunk);
   absl::Status Unpack(const LayerContext& ctx, int64_t top_k, Chunk* chunk);
@@ -68,8 +82,11 @@ class ExpertDispatch {
 
   Experts experts_;
   int layer_ = 0;
+  // [experts + 1] first copies, then the slots of all copies.
+  std::vector<int32_t> placed_;
+  Buffer placement_;  // the same
   std::vector<Chunk> chunks_;
-  std::vector<int32_t> slots_;                      // of all pairs
+  Tensor slots_, choices_;                          // [T, k], of MoeSlots
   std::vector<int64_t> send_counts_, recv_counts_;  // [ranks][chunks][2]
 };
 

@@ -13,6 +13,7 @@
 #include "plan/capacity.h"
 #include "worker/device/arena.h"
 #include "worker/device/buffer.h"
+#include "worker/device/side_stream.h"
 #include "worker/device/transfer.h"
 #include "worker/model/block_factory.h"
 #include "worker/model/stream_ends.h"
@@ -274,6 +275,10 @@ absl::Status BlockModel::Connect(const ModelGroups& groups) {
     runtime_ = std::make_unique<ExpertRuntime>(
         *options_.expert_parallel, groups.expert_dispatch,
         options_.dispatch_chunks, options_.overlap_dispatch);
+    CADRE_ASSIGN_OR_RETURN(runtime_->side, SideStream::Create(options_.exec));
+    if (runtime_->side != nullptr && groups.expert_dispatch != nullptr) {
+      groups.expert_dispatch->OrderBehind(runtime_->side->stream());
+    }
   }
   return absl::OkStatus();
 }

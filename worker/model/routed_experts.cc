@@ -1,5 +1,7 @@
 #include "worker/model/routed_experts.h"
 
+#include <algorithm>
+
 #include "base/status_macros.h"
 #include "kernels/moe_permute/moe_permute.h"
 
@@ -7,7 +9,7 @@ namespace cadre {
 
 absl::Status RoutedExperts::Forward(const LayerContext& ctx, const Tensor& in,
                                     const Tensor& slots, const Tensor& weights,
-                                    const Tensor& out) {
+                                    const Tensor& out, int64_t max_pairs) {
   PhaseScope dispatch(ctx.phases, Phase::kDispatch);
   const int64_t width = in.dim(1), E = experts_.num_experts();
   weights_ = weights;
@@ -21,7 +23,7 @@ absl::Status RoutedExperts::Forward(const LayerContext& ctx, const Tensor& in,
   // Padding tokens have no rows. On a GPU their number is not known here:
   // there the rows behind the last expert's are left over.
   const int64_t R = ctx.exec.backend == Backend::kCuda
-                        ? row_source_.num_elements()
+                        ? std::min(row_source_.num_elements(), max_pairs)
                         : offsets_.data<int32_t>()[E];
   const Tensor rows = ctx.Saved({R, width});
   expert_out_ = ctx.Saved({R, width});

@@ -7,6 +7,9 @@
 // pass needs from the last forward pass. Copies share the parameters and keep
 // apart what they remember. Not thread-safe.
 
+#include <cstdint>
+#include <limits>
+
 #include "absl/status/status.h"
 #include "worker/model/experts.h"
 
@@ -19,10 +22,12 @@ class RoutedExperts {
 
   // in [N, Dr]; slots i32 [N, w] of local slots or -1; weights [N, w] of
   // ctx.param_dtype. out [N, Dr] is overwritten. slots and weights must live
-  // until the backward pass.
+  // until the backward pass. At most `max_pairs` slots are not -1, where that
+  // is known: on a GPU it bounds the memory of their rows.
   absl::Status Forward(const LayerContext& ctx, const Tensor& in,
                        const Tensor& slots, const Tensor& weights,
-                       const Tensor& out);
+                       const Tensor& out,
+                       int64_t max_pairs = std::numeric_limits<int64_t>::max());
   // d_weights [N, w] is overwritten; d_in too, or added to.
   absl::Status Backward(const LayerContext& ctx, const Tensor& d_out,
                         const Tensor& d_weights, const Tensor& d_in,

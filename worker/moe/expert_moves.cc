@@ -1,12 +1,12 @@
 #include "worker/moe/expert_moves.h"
 
 #include <array>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "plan/replacement.h"
+#include "worker/device/transfer.h"
 #include "worker/moe/row_exchange.h"
 
 namespace cadre {
@@ -35,9 +35,8 @@ bool Empty(const Copies& copies) {
   return true;
 }
 
-void ZeroRow(const Tensor& rows, int64_t row) {
-  const Tensor part = rows.Rows(row, row + 1);
-  if (part.num_bytes() > 0) std::memset(part.raw(), 0, part.num_bytes());
+absl::Status ZeroRow(const Exec& exec, const Tensor& rows, int64_t row) {
+  return SetZero(exec, rows.Rows(row, row + 1));
 }
 
 int64_t Digest(const ExpertPlacement& placement) {
@@ -66,7 +65,8 @@ absl::Status AgreeOnMove(Communicator* group, const ExpertPlacement& from,
 
 }  // namespace
 
-absl::Status SumCopiesAtHome(Communicator* group, const ExpertParallel& experts,
+absl::Status SumCopiesAtHome(const Exec& exec, Communicator* group,
+                             const ExpertParallel& experts,
                              absl::Span<const ExpertParameter> parameters) {
   Copies back = HomeToCopies(experts.placement);
   if (Empty(back)) return absl::OkStatus();
@@ -78,18 +78,20 @@ absl::Status SumCopiesAtHome(Communicator* group, const ExpertParallel& experts,
     if (!p->grad.present()) continue;
     transfers.push_back({.rows = p->grad, .copies = &back[layer], .add = true});
   }
-  CADRE_RETURN_IF_ERROR(Annotate(ExchangeRows(group, transfers),
+  CADRE_RETURN_IF_ERROR(Annotate(ExchangeRows(exec, group, transfers),
                                  "summing gradients of copied experts"));
   for (const auto& [p, layer] : parameters) {
     if (!p->grad.present()) continue;
     for (size_t row = 0; row < p->rows.size(); ++row) {
-      if (!p->rows[row].home) ZeroRow(p->grad, static_cast<int64_t>(row));
+      if (p->rows[row].home) continue;
+      CADRE_RETURN_IF_ERROR(ZeroRow(exec, p->grad, static_cast<int64_t>(row)));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status SpreadFromHome(Communicator* group, const ExpertParallel& experts,
+absl::Status SpreadFromHome(const Exec& exec, Communicator* group,
+                            const ExpertParallel& experts,
                             absl::Span<const ExpertParameter> parameters) {
   const Copies copies = HomeToCopies(experts.placement);
   if (Empty(copies)) return absl::OkStatus();
@@ -98,11 +100,12 @@ absl::Status SpreadFromHome(Communicator* group, const ExpertParallel& experts,
     if (!p->trainable) continue;
     transfers.push_back({.rows = p->value, .copies = &copies[layer]});
   }
-  return Annotate(ExchangeRows(group, transfers), "updating copies of experts");
+  return Annotate(ExchangeRows(exec, group, transfers),
+                  "updating copies of experts");
 }
 
-absl::Status MoveExperts(Communicator* group, const ExpertParallel& from,
-                         const ExpertPlacement& to,
+absl::Status MoveExperts(const Exec& exec, Communicator* group,
+                         const ExpertParallel& from, const ExpertPlacement& to,
                          absl::Span<const ExpertTensor> tensors) {
   CADRE_RETURN_IF_ERROR(AgreeOnMove(group, from.placement, to));
   CADRE_ASSIGN_OR_RETURN(
@@ -124,7 +127,7 @@ absl::Status MoveExperts(Communicator* group, const ExpertParallel& from,
            .copies = &(tensor.home_only ? states : values)[layer]});
     }
     CADRE_RETURN_IF_ERROR(
-        Annotate(ExchangeRows(group, transfers),
+        Annotate(ExchangeRows(exec, group, transfers),
                  absl::StrCat("moving experts of MoE layer ", layer)));
   }
   for (const ExpertTensor& tensor : tensors) {
@@ -134,7 +137,7 @@ absl::Status MoveExperts(Communicator* group, const ExpertParallel& from,
       const int32_t expert = layer.slot_to_expert[slot];
       if (expert < 0 ||
           (tensor.home_only && to.HomeSlot(tensor.layer, expert) != slot)) {
-        ZeroRow(tensor.rows, row);
+        CADRE_RETURN_IF_ERROR(ZeroRow(exec, tensor.rows, row));
       }
     }
   }

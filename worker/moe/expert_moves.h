@@ -3,13 +3,14 @@
 
 // What ranks that share one copy of the experts exchange between steps: sums
 // and values of spare copies (parallelism.md section 8.7), and experts that
-// change slots (8.6). Collective over the group; host memory only. Plain
+// change slots (8.6). Collective over the group; tensors of the exec. Plain
 // functions.
 
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "kernels/common/exec.h"
 #include "kernels/common/tensor.h"
 #include "worker/comm/communicator.h"
 #include "worker/model/parameters.h"
@@ -28,11 +29,13 @@ struct ExpertParameter {
 // the gradient of a trained expert at its home slot is the sum over its copies,
 // added in slot order; that of the other copies is zero, so that norms count an
 // expert once. Does nothing without copies.
-absl::Status SumCopiesAtHome(Communicator* group, const ExpertParallel& experts,
+absl::Status SumCopiesAtHome(const Exec& exec, Communicator* group,
+                             const ExpertParallel& experts,
                              absl::Span<const ExpertParameter> parameters);
 
 // After the update: copies get the values of their home slot.
-absl::Status SpreadFromHome(Communicator* group, const ExpertParallel& experts,
+absl::Status SpreadFromHome(const Exec& exec, Communicator* group,
+                            const ExpertParallel& experts,
                             absl::Span<const ExpertParameter> parameters);
 
 // A tensor [slots per rank, ...] that follows the experts of a layer.
@@ -47,8 +50,8 @@ struct ExpertTensor {
 // must give the same placements (checked first: ABORTED, nothing is moved then)
 // and the same list of tensors. Afterwards the caller publishes `to`
 // (Model::SetPlacement). Never between a forward pass and the update.
-absl::Status MoveExperts(Communicator* group, const ExpertParallel& from,
-                         const ExpertPlacement& to,
+absl::Status MoveExperts(const Exec& exec, Communicator* group,
+                         const ExpertParallel& from, const ExpertPlacement& to,
                          absl::Span<const ExpertTensor> tensors);
 
 // The values of every routed expert and its adapter, as MoveExperts takes them.

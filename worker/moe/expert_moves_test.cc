@@ -75,7 +75,8 @@ TEST(ExpertCopiesTest, GradientsGoHomeAndValuesComeBack) {
           }
         }
       }
-      ASSERT_OK(SumCopiesAtHome(group, *model->expert_parallel(), parameters));
+      ASSERT_OK(SumCopiesAtHome(Exec(), group, *model->expert_parallel(),
+                                parameters));
       for (const auto& [p, layer] : parameters) {
         for (int64_t row = 0; p->trainable && row < per_rank; ++row) {
           const HeldRow& held = p->rows[row];
@@ -96,7 +97,8 @@ TEST(ExpertCopiesTest, GradientsGoHomeAndValuesComeBack) {
           for (float& v : p->value.Rows(row, row + 1).span<float>()) v *= 2;
         }
       }
-      ASSERT_OK(SpreadFromHome(group, *model->expert_parallel(), parameters));
+      ASSERT_OK(
+          SpreadFromHome(Exec(), group, *model->expert_parallel(), parameters));
       const auto fresh = ModelOf(spec, rank, placement, lora);
       for (const auto& [p, layer] : parameters) {
         const Parameter* before = fresh->parameters().Find(p->name);
@@ -144,7 +146,7 @@ TEST(MoveExpertsTest, WeightsAdaptersAndStateFollowTheirExperts) {
            .rows = Tensor(states[i].data(), DType::kF32, p->value.dims()),
            .home_only = true});
     }
-    ASSERT_OK(MoveExperts(group, *model->expert_parallel(), to, moved));
+    ASSERT_OK(MoveExperts(Exec(), group, *model->expert_parallel(), to, moved));
     ASSERT_OK(model->SetPlacement(to));
 
     const auto expected = ModelOf(spec, rank, to, /*lora=*/true);
@@ -180,7 +182,7 @@ TEST(MoveExpertsTest, NothingMovesWhenPlansDiffer) {
     const auto model = ModelOf(spec, rank, from, /*lora=*/false);
     ExpertPlacement to = WithSpares(spec, kRanks, 1);
     if (rank == 2) to.plan_epoch = 7;
-    EXPECT_THAT(MoveExperts(group, *model->expert_parallel(), to,
+    EXPECT_THAT(MoveExperts(Exec(), group, *model->expert_parallel(), to,
                             ExpertValues(model->expert_parameters())),
                 StatusIs(absl::StatusCode::kAborted,
                          HasSubstr("do not hold the same plans")));

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "worker/comm/communicator.h"
+#include "worker/device/side_stream.h"
 #include "worker/moe/exchange_queue.h"
 #include "worker/moe/expert_parallel.h"
 
@@ -38,6 +39,8 @@ struct ExpertRuntime {
   ExpertParallel experts;
   Communicator* const group;  // null: one rank
   const int chunks;           // of a micro-batch's tokens
+  // Of a GPU: what the exchanges are ordered behind; null on the CPU.
+  std::unique_ptr<SideStream> side;
   ExchangeQueue queue;
   ExpertTraffic traffic;
 };

@@ -2,13 +2,14 @@
 #define CADRE_WORKER_MOE_ROW_EXCHANGE_H_
 
 // Rows of expert tensors from slot to slot of a group of ranks: what replicas
-// and re-placement are made of. Host memory. Plain functions.
+// and re-placement are made of. Plain functions.
 
 #include <cstdint>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "kernels/common/exec.h"
 #include "kernels/common/tensor.h"
 #include "worker/comm/communicator.h"
 
@@ -29,7 +30,7 @@ struct RowTransfer {
 // All sources are read before any target is written, so rows may change places.
 // One all-to-all. `group` may be null: one rank. INVALID_ARGUMENT for rows
 // whose bytes are no multiple of 4.
-absl::Status ExchangeRows(Communicator* group,
+absl::Status ExchangeRows(const Exec& exec, Communicator* group,
                           absl::Span<const RowTransfer> transfers);
 
 }  // namespace cadre

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "worker/device/transfer.h"
+#include "worker/shard/owned_slice.h"
 
 namespace cadre {
 namespace {
@@ -19,8 +20,45 @@ constexpr int64_t kDone = -1;
 
 }  // namespace
 
+ParameterGather::ParameterGather(const Exec& exec,
+                                 ParameterRegistry* parameters,
+                                 const DenseUnits* units,
+                                 const MeshCommunicators* communicators,
+                                 const Optimizer* optimizer)
+    : exec_(exec),
+      parameters_(parameters),
+      units_(units),
+      communicators_(communicators),
+      has_optimizer_(optimizer != nullptr) {
+  if (optimizer == nullptr) return;
+  for (const Optimizer::Slot& slot : optimizer->slots()) {
+    if (slot.slice.counted) trained_[slot.slice.parameter].push_back(&slot);
+  }
+}
+
+std::vector<ParameterGather::Part> ParameterGather::TrainedPartsOf(
+    const Parameter& parameter, int64_t begin, int64_t end) const {
+  std::vector<Part> parts;
+  const auto slots = trained_.find(&parameter);
+  if (slots == trained_.end()) return parts;
+  for (const Optimizer::Slot* slot : slots->second) {
+    for (const Stretch& home : HomeStretches(slot->slice)) {
+      const int64_t from = std::max(begin, home.global_begin);
+      const int64_t to = std::min(end, home.global_begin + home.size);
+      if (from >= to) continue;
+      const int64_t offset = home.begin + from - home.global_begin;
+      parts.push_back(
+          {from, FlatPart(slot->weight(), offset, offset + to - from)});
+    }
+  }
+  return parts;
+}
+
 std::vector<ParameterGather::Part> ParameterGather::PartsOf(
     const Parameter& parameter, int64_t begin, int64_t end) const {
+  if (has_optimizer_ && parameter.trainable) {
+    return TrainedPartsOf(parameter, begin, end);
+  }
   const MeshCoordinates at = communicators_->coordinates();
   std::vector<Part> parts;
   // Elements [first, first + n) of the whole tensor are `value` from `offset`.

@@ -10,6 +10,7 @@
 //   others:  gather.Serve();
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -18,18 +19,18 @@
 #include "worker/model/dense_units.h"
 #include "worker/model/parameters.h"
 #include "worker/shard/mesh_communicators.h"
+#include "worker/shard/optimizer.h"
 
 namespace cadre {
 
 class ParameterGather {
  public:
+  // With an optimizer, trained parameters are what it updates: their f32
+  // masters where the model computes with narrower copies.
   ParameterGather(const Exec& exec, ParameterRegistry* parameters,
                   const DenseUnits* units,
-                  const MeshCommunicators* communicators)
-      : exec_(exec),
-        parameters_(parameters),
-        units_(units),
-        communicators_(communicators) {}
+                  const MeshCommunicators* communicators,
+                  const Optimizer* optimizer = nullptr);
 
   // Elements [begin, begin + out.size()) of the whole tensor, as floats.
   absl::Status Fetch(const Parameter& parameter, int64_t begin,
@@ -55,10 +56,16 @@ class ParameterGather {
   // Everyone's part of one request; `out` on rank 0 only.
   absl::Status Exchange(const Request& request, absl::Span<float> out);
 
+  std::vector<Part> TrainedPartsOf(const Parameter& parameter, int64_t begin,
+                                   int64_t end) const;
+
   const Exec exec_;
   ParameterRegistry* const parameters_;
   const DenseUnits* const units_;
   const MeshCommunicators* const communicators_;
+  // This rank's of each trained parameter that it counts; with an optimizer.
+  std::map<const Parameter*, std::vector<const Optimizer::Slot*>> trained_;
+  const bool has_optimizer_;
 };
 
 }  // namespace cadre

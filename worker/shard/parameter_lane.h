@@ -15,6 +15,8 @@
 #include "absl/status/statusor.h"
 #include "kernels/common/exec.h"
 #include "worker/comm/communicator.h"
+#include "worker/device/buffer.h"
+#include "worker/model/dense_units.h"
 #include "worker/model/parameters.h"
 #include "worker/shard/owned_slice.h"
 
@@ -29,8 +31,9 @@ struct LaneGroups {
 
 class ParameterLane {
  public:
-  // Buffers hold at most about `max_elements` floats. UNIMPLEMENTED where a
-  // gradient or a value is not f32 and would have to travel.
+  // Buffers hold at most about `max_elements` floats. Everything travels as
+  // f32; UNIMPLEMENTED where a gradient is not f32 or a value is wider. On a
+  // GPU values may be bf16, which come out as the same bits.
   static absl::StatusOr<ParameterLane> Create(
       const Exec& exec, std::vector<Parameter*> parameters,
       const LaneGroups& groups, int64_t max_elements = int64_t{16} << 20);
@@ -43,21 +46,23 @@ class ParameterLane {
 
   // Parts of this rank's slice; `counted` is true.
   std::vector<OwnedSlice> Owned() const;
-  int64_t buffer_bytes() const {
-    return static_cast<int64_t>(buffer_.size() * sizeof(float));
-  }
+  int64_t buffer_bytes() const { return buffer_.num_bytes(); }
 
  private:
   enum class Which { kValue, kGrad };
 
-  ParameterLane() = default;
-  // Elements [begin, begin + n) of the row; beyond the last parameter: zeros,
-  // or ignored.
-  void Read(Which which, int64_t begin, int64_t n, float* out) const;
-  void Write(Which which, int64_t begin, int64_t n, const float* in) const;
+  explicit ParameterLane(const Exec& exec) : exec_(exec) {}
+  // Elements [begin, begin + n) of the row, where n is the size of the buffer's
+  // part; beyond the last parameter: zeros, or ignored.
+  absl::Status Read(Which which, int64_t begin, const Tensor& out) const;
+  absl::Status Write(Which which, int64_t begin, const Tensor& in) const;
   template <typename Visit>
-  void ForEachPart(int64_t begin, int64_t n, Visit visit) const;
+  absl::Status ForEachPart(int64_t begin, int64_t n, Visit visit) const;
+  Tensor BufferPart(int64_t begin, int64_t n) const {
+    return FlatPart(buffer_.View(DType::kF32, {0}), begin, begin + n);
+  }
 
+  Exec exec_;
   std::vector<Parameter*> parameters_;
   std::vector<int64_t> begins_;  // of each; the last entry is the end
   LaneGroups groups_;
@@ -65,7 +70,7 @@ class ParameterLane {
   int64_t slice_elements_ = 0;
   int64_t piece_elements_ = 0;  // of a slice, moved at a time
   // num_slices_ pieces, then one more. Kept: a step allocates nothing.
-  std::vector<float> buffer_;
+  Buffer buffer_;
 };
 
 }  // namespace cadre

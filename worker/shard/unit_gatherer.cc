@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "kernels/elementwise/elementwise.h"
 #include "worker/device/buffer.h"
+#include "worker/device/side_stream.h"
 #include "worker/device/transfer.h"
 
 namespace cadre {
@@ -130,13 +131,14 @@ class UnitGathererImpl final : public UnitGatherer {
   // Memory for the pass's neighbours; grows in the first pass of a kind only.
   absl::Status Reserve();
   // Starts the gather of the next step from `from` on that needs one.
-  void StartNext(size_t from);
+  absl::Status StartNext(size_t from);
   void Point(const UnitStep& step, char* values, char* gradients) const;
   absl::Status ReduceUnit(const DenseUnit& unit, int index);
 
   const Exec exec_;
   const DenseUnits* const units_;
   const UnitGroups groups_;
+  std::unique_ptr<SideStream> side_;  // of a GPU: what gathers wait for
   // Of the largest two units that are in use one behind the other: one lies at
   // the lower end, the other at the upper.
   Buffer buffer_;
@@ -156,6 +158,8 @@ class UnitGathererImpl final : public UnitGatherer {
 };
 
 absl::Status UnitGathererImpl::Init() {
+  CADRE_ASSIGN_OR_RETURN(side_, SideStream::Create(exec_));
+  if (side_ != nullptr) groups_.gather->OrderBehind(side_->stream());
   int64_t whole = 0, part = 0;
   for (const DenseUnit& unit : units_->units()) {
     gradient_begin_.push_back(gradient_elements_);
@@ -196,8 +200,7 @@ absl::Status UnitGathererImpl::BeginPass(absl::Span<const UnitStep> steps) {
   next_ = 0;
   in_use_ = gathering_ = false;
   CADRE_RETURN_IF_ERROR(Reserve());
-  StartNext(0);
-  return absl::OkStatus();
+  return StartNext(0);
 }
 
 absl::Status UnitGathererImpl::Reserve() {
@@ -215,9 +218,12 @@ absl::Status UnitGathererImpl::Reserve() {
   return absl::OkStatus();
 }
 
-void UnitGathererImpl::StartNext(size_t from) {
+absl::Status UnitGathererImpl::StartNext(size_t from) {
   while (from < steps_.size() && !NeedsValues(from)) ++from;
-  if (from == steps_.size()) return;
+  if (from == steps_.size()) return absl::OkStatus();
+  // On a GPU the gather waits for the unit that lay at this end, and for the
+  // update of the slices, but not for the unit whose use begins now.
+  if (side_ != nullptr) CADRE_RETURN_IF_ERROR(side_->Follow());
   gathered_ = from;
   gathering_ = true;
   upper_ = !upper_;
@@ -225,6 +231,7 @@ void UnitGathererImpl::StartNext(size_t from) {
   values_ = static_cast<char*>(buffer_.data()) +
             (upper_ ? buffer_.num_bytes() - unit.num_bytes() : 0);
   thread_.Start(&unit, values_);
+  return absl::OkStatus();
 }
 
 absl::Status UnitGathererImpl::Acquire() {
@@ -237,7 +244,7 @@ absl::Status UnitGathererImpl::Acquire() {
     gathering_ = false;
     values = values_;
     // The other end is free: the step before has been released.
-    StartNext(next_ + 1);
+    CADRE_RETURN_IF_ERROR(StartNext(next_ + 1));
   }
   char* gradients = nullptr;
   if (NeedsGradients(step)) {
@@ -256,8 +263,6 @@ absl::Status UnitGathererImpl::Acquire() {
 
 absl::Status UnitGathererImpl::Release() {
   CADRE_CHECK(in_use_);
-  // The device has done with the buffers before they are written again.
-  CADRE_RETURN_IF_ERROR(Synchronize(exec_));
   const UnitStep& step = steps_[next_ - 1];
   Point(step, nullptr, nullptr);
   in_use_ = false;

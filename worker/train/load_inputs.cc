@@ -159,6 +159,8 @@ absl::Status LoadModel(const TrainerOptions& options, const Exec& exec,
   if (exec.backend == Backend::kCuda && options.model.dtype != "fp32") {
     model_options.dtype = DType::kBF16;
   }
+  // A GPU computes while a thread of the host waits for the exchanges.
+  model_options.overlap_dispatch = exec.backend == Backend::kCuda;
   model_options.activation_checkpointing =
       options.model.activation_checkpointing;
   model_options.dropout_seed = options.training.seed;

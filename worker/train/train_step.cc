@@ -97,7 +97,8 @@ absl::Status TrainStepRunner::ShareValues() {
   const ExpertParallel* const experts = model_->expert_parallel();
   Communicator* const peers = communicators_->group(MeshGroup::kExpertParallel);
   if (experts == nullptr || peers == nullptr) return absl::OkStatus();
-  return SpreadFromHome(peers, *experts, model_->expert_parameters());
+  return SpreadFromHome(options_.exec, peers, *experts,
+                        model_->expert_parameters());
 }
 
 MemoryUse TrainStepRunner::memory() const {
@@ -148,8 +149,8 @@ absl::StatusOr<StepMetrics> TrainStepRunner::Run(const TrainStep& data,
   Communicator* const peers = communicators_->group(MeshGroup::kExpertParallel);
   // Spare copies of an expert work for its home slot.
   if (experts != nullptr && peers != nullptr) {
-    CADRE_RETURN_IF_ERROR(
-        SumCopiesAtHome(peers, *experts, model_->expert_parameters()));
+    CADRE_RETURN_IF_ERROR(SumCopiesAtHome(options_.exec, peers, *experts,
+                                          model_->expert_parameters()));
   }
   CADRE_RETURN_IF_ERROR(shards_->ReduceGradients());
   if (options_.before_update) options_.before_update(*optimizer_);

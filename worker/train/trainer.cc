@@ -392,7 +392,7 @@ absl::StatusOr<ExportedArtifact> TrainerImpl::Export() {
   observer_->OnPhase(TrainPhase::kExport);
   ParameterRegistry& parameters = inputs_.model->parameters();
   ParameterGather gather(inputs_.exec, &parameters, &inputs_.model->units(),
-                         communicators_.get());
+                         communicators_.get(), &runner_->optimizer());
   absl::StatusOr<ExportedArtifact> artifact = ExportedArtifact();
   if (options_.rank == 0) {
     artifact = ExportResult(options_, inputs_,
