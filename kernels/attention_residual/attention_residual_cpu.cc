@@ -112,9 +112,9 @@ absl::Status AttentionResidualBackwardCpu(
     });
     if (!args.dnorm_weight.present() && !args.dproj.present())
       return absl::OkStatus();
-    // By columns, tokens and rows in order.
+    // By columns, tokens and rows in order, in double.
     ParallelFor(exec, width, 64, [&](int64_t begin, int64_t end) {
-      std::vector<T> sums(end - begin);
+      std::vector<double> sums(end - begin);
       for (int64_t t = 0; t < num_tokens; ++t) {
         for (int64_t i = 0; i < num_rows; ++i) {
           const T* const row = rows[i] + t * width;
@@ -126,11 +126,11 @@ absl::Status AttentionResidualBackwardCpu(
       for (int64_t d = begin; d < end; ++d) {
         if (args.dnorm_weight.present()) {
           args.dnorm_weight.data<T>()[d] +=
-              sums[d - begin] * args.proj.data<T>()[d];
+              static_cast<T>(sums[d - begin] * args.proj.data<T>()[d]);
         }
         if (args.dproj.present()) {
           args.dproj.data<T>()[d] +=
-              sums[d - begin] * args.norm_weight.data<T>()[d];
+              static_cast<T>(sums[d - begin] * args.norm_weight.data<T>()[d]);
         }
       }
     });

@@ -62,19 +62,22 @@ absl::Status Backward(const Exec& exec, const GatedRmsNormBackwardArgs& args) {
                   rstd[row] = ReciprocalRms(all_x + row * d, d, args.eps);
               });
   // Before dx and dgate, which may replace dy. Cut by columns, so that each
-  // sum runs over the rows in order.
+  // sum runs over the rows in order, in double.
   if (args.dw.present()) {
     S* const dw = args.dw.data<S>();
-    ParallelFor(exec, d, kGrain / (rows + 1) + 1,
-                [&](int64_t begin, int64_t end) {
-                  for (int64_t row = 0; row < rows; ++row) {
-                    for (int64_t i = begin; i < end; ++i) {
-                      const int64_t at = row * d + i;
-                      dw[i] += all_dy[at] * rstd[row] * all_x[at] *
-                               Activate(args.activation, all_gate[at]);
-                    }
-                  }
-                });
+    ParallelFor(
+        exec, d, kGrain / (rows + 1) + 1, [&](int64_t begin, int64_t end) {
+          std::vector<double> sums(end - begin);
+          for (int64_t row = 0; row < rows; ++row) {
+            for (int64_t i = begin; i < end; ++i) {
+              const int64_t at = row * d + i;
+              sums[i - begin] += all_dy[at] * rstd[row] * all_x[at] *
+                                 Activate(args.activation, all_gate[at]);
+            }
+          }
+          for (int64_t i = begin; i < end; ++i)
+            dw[i] += static_cast<S>(sums[i - begin]);
+        });
   }
   ParallelFor(
       exec, rows, kGrain / (d + 1) + 1, [&](int64_t begin, int64_t end) {

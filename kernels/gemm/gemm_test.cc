@@ -8,6 +8,7 @@
 #include "kernels/common/exec.h"
 #include "kernels/common/test_tensor.h"
 #include "kernels/common/thread_pool.h"
+#include "kernels/gemm/tile_cpu.h"
 
 namespace cadre {
 namespace {
@@ -120,6 +121,85 @@ TEST(Gemm, ThreadsDoNotChangeTheResult) {
   ASSERT_OK(
       Gemm({.pool = &pool}, {.a = a.view(), .b = b.view(), .c = d.view()}));
   for (int64_t i = 0; i < c.size(); ++i) ASSERT_EQ(c.Get(i), d.Get(i)) << i;
+}
+
+// Documents move in a batch, tokens among the rows of an expert.
+TEST(Gemm, ARowDependsOnNothingBesideIt) {
+  constexpr int64_t kDepth = 300, kColumns = 200;
+  for (bool trans_b : {false, true}) {
+    TestTensor a = TestTensor::Random(DType::kF32, {259, kDepth}, 1);
+    TestTensor b =
+        TestTensor::Random(DType::kF32,
+                           trans_b ? std::vector<int64_t>{kColumns, kDepth}
+                                   : std::vector<int64_t>{kDepth, kColumns},
+                           2);
+    TestTensor whole = TestTensor::Zeros(DType::kF32, {259, kColumns});
+    ASSERT_OK(Gemm(
+        {},
+        {.a = a.view(), .b = b.view(), .c = whole.view(), .trans_b = trans_b}));
+    for (int64_t first : {0, 1, 7, 95, 100, 258}) {
+      for (int64_t rows : {1, 3, 11, 97}) {
+        if (first + rows > 259) continue;
+        TestTensor part = TestTensor::Zeros(DType::kF32, {rows, kColumns});
+        ASSERT_OK(Gemm({}, {.a = a.view().Rows(first, first + rows),
+                            .b = b.view(),
+                            .c = part.view(),
+                            .trans_b = trans_b}));
+        for (int64_t i = 0; i < part.size(); ++i) {
+          ASSERT_EQ(part.Get(i), whole.Get(first * kColumns + i)) << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(Gemm, Float32IsRoundedOnce) {
+  TestTensor a = TestTensor::Random(DType::kF32, {5, 700}, 1);
+  TestTensor b = TestTensor::Random(DType::kF32, {700, 3}, 2);
+  TestTensor c = TestTensor::Random(DType::kF32, {5, 3}, 3);
+  const TestTensor before = c;
+  ASSERT_OK(Gemm({}, {.a = a.view(),
+                      .b = b.view(),
+                      .c = c.view(),
+                      .alpha = 0.3,
+                      .beta = 0.7}));
+  for (int64_t i = 0; i < 5; ++i) {
+    for (int64_t j = 0; j < 3; ++j) {
+      double sum = 0;
+      for (int64_t l = 0; l < 700; ++l) {
+        sum += a.Get(i * 700 + l) * b.Get(l * 3 + j);
+      }
+      EXPECT_EQ(c.Get(i * 3 + j),
+                static_cast<float>(0.3 * sum + 0.7 * before.Get(i * 3 + j)));
+    }
+  }
+}
+
+// So that results do not depend on the processor.
+TEST(GemmTile, AllOfThisProcessorGiveTheSameBits) {
+  constexpr int64_t kDepth = 77, kRows = 24;
+  const TestTensor a = TestTensor::Random(DType::kF32, {kRows, kDepth}, 1);
+  const TestTensor b = TestTensor::Random(DType::kF32, {kDepth, 16}, 2);
+  std::vector<std::vector<double>> results;
+  for (int t = 0; t < NumGemmTiles(); ++t) {
+    const GemmTile& tile = GemmTileAt(t);
+    ASSERT_LE(tile.rows, kMaxTileRows);
+    ASSERT_EQ(kRows % tile.rows, 0);
+    std::vector<double> right;
+    for (int64_t i = 0; i < b.size(); ++i) right.push_back(b.Get(i));
+    std::vector<double> sums(kRows * 16, 0.25);
+    for (int64_t first = 0; first < kRows; first += tile.rows) {
+      std::vector<double> left;
+      for (int64_t p = 0; p < kDepth; ++p) {
+        for (int64_t i = 0; i < tile.rows; ++i) {
+          left.push_back(a.Get((first + i) * kDepth + p));
+        }
+      }
+      tile.run(kDepth, left.data(), right.data(), sums.data() + first * 16, 16);
+    }
+    results.push_back(sums);
+  }
+  for (const auto& result : results) EXPECT_EQ(result, results.front());
 }
 
 TEST(Gemm, RefusesShapesThatDoNotMatch) {

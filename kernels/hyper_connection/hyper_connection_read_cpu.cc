@@ -112,13 +112,13 @@ void ArgumentGradients(const HyperConnectionReadBackwardArgs& args,
   sinkhorn.Backward(darg + 2 * m);
 }
 
-// dbase and dscale, in token order.
+// dbase and dscale, in token order and in double: terms of many tokens cancel.
 template <typename T>
 void VectorGradients(const HyperConnectionReadBackwardArgs& args,
                      const Mapping<T>& mapping) {
   if (!args.dbase.present() && !args.dscale.present()) return;
   const int64_t num_logits = mapping.num_logits;
-  std::vector<T> base(num_logits), scale(3);
+  std::vector<double> base(num_logits), scale(3);
   for (int64_t t = 0; t < args.streams.dim(0); ++t) {
     const T* const darg = args.workspace.data<T>() + t * num_logits;
     const T* const logits = args.logits.data<T>() + t * num_logits;
@@ -128,10 +128,12 @@ void VectorGradients(const HyperConnectionReadBackwardArgs& args,
     }
   }
   if (args.dbase.present()) {
-    for (int64_t q = 0; q < num_logits; ++q) args.dbase.data<T>()[q] += base[q];
+    for (int64_t q = 0; q < num_logits; ++q)
+      args.dbase.data<T>()[q] += static_cast<T>(base[q]);
   }
   if (args.dscale.present()) {
-    for (int64_t i = 0; i < 3; ++i) args.dscale.data<T>()[i] += scale[i];
+    for (int64_t i = 0; i < 3; ++i)
+      args.dscale.data<T>()[i] += static_cast<T>(scale[i]);
   }
 }
 

@@ -1,5 +1,6 @@
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "kernels/common/check.h"
@@ -51,19 +52,22 @@ absl::Status Backward(const Exec& exec, const RmsNormBackwardArgs& args) {
   const S* const all_x = args.x.data<S>();
   const S* const all_dy = args.dy.data<S>();
   // Before dx, which may replace dy. Cut by columns, so that each sum runs
-  // over the rows in order.
+  // over the rows in order, in double.
   if (args.dw.present()) {
     S* const dw = args.dw.data<S>();
     ParallelFor(exec, d, kGrain / (rows + 1) + 1,
                 [&](int64_t begin, int64_t end) {
+                  std::vector<double> sums(end - begin);
                   for (int64_t row = 0; row < rows; ++row) {
                     const S* x = all_x + row * d;
                     const S* dy = all_dy + row * d;
                     const S rho = rstd[row];
 #pragma omp simd
                     for (int64_t i = begin; i < end; ++i)
-                      dw[i] += dy[i] * rho * x[i];
+                      sums[i - begin] += dy[i] * rho * x[i];
                   }
+                  for (int64_t i = begin; i < end; ++i)
+                    dw[i] += static_cast<S>(sums[i - begin]);
                 });
   }
   ParallelFor(exec, rows, kGrain / (d + 1) + 1,

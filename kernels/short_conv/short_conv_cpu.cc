@@ -91,7 +91,7 @@ absl::Status Backward(const Exec& exec, const ShortConvBackwardArgs& args) {
   ForChannelBlocks(exec, pitch, [&](int64_t begin, int64_t end) {
     const int64_t n = end - begin;
     const std::vector<S> taps = Taps<S>(args.w, begin, end);
-    std::vector<S> dtaps(args.dw.present() ? taps.size() : 0, S(0));
+    std::vector<double> dtaps(args.dw.present() ? taps.size() : 0, 0.0);
     std::vector<S> dc(n);
     const S* x = args.x.data<S>() + begin;
     const S* dy = args.dy.data<S>() + begin;
@@ -112,7 +112,7 @@ absl::Status Backward(const Exec& exec, const ShortConvBackwardArgs& args) {
           for (int64_t c = 0; c < n; ++c) row[c] += tap[c] * dc[c];
           if (dtaps.empty()) continue;
           const S* x_row = x + source * pitch;
-          S* dtap = dtaps.data() + j * n;
+          double* dtap = dtaps.data() + j * n;
 #pragma omp simd
           for (int64_t c = 0; c < n; ++c) dtap[c] += dc[c] * x_row[c];
         }
@@ -121,7 +121,8 @@ absl::Status Backward(const Exec& exec, const ShortConvBackwardArgs& args) {
     if (dtaps.empty()) return;
     for (int64_t c = 0; c < n; ++c) {
       for (int64_t j = 0; j < width; ++j)
-        args.dw.data<S>()[(begin + c) * width + j] += dtaps[j * n + c];
+        args.dw.data<S>()[(begin + c) * width + j] +=
+            static_cast<S>(dtaps[j * n + c]);
     }
   });
   return absl::OkStatus();
