@@ -82,6 +82,7 @@ struct Arguments {
   ResumeArgs resume;
   SeriesArgs series;
   ExpertsArgs experts;
+  RebalanceArgs rebalance;
   DrainArgs drain;
   InspectArgs inspect;
   ExportArgs export_args;
@@ -180,6 +181,17 @@ void AddListCommands(Arguments* args, Commands* commands) {
               "All steps, not the newest ones only");
   c->add_option("--layers", args->experts.layers, "These layers only")
       ->delimiter(',');
+  c->add_flag("--slots", args->experts.slots,
+              "Which experts lie on which rank, too");
+  c = add_one(
+      "rebalance",
+      "Move the experts of a running job to where their loads want them",
+      [args](const Context& x) {
+        args->rebalance.job = args->job;
+        return Rebalance(x, args->rebalance);
+      });
+  c->add_flag("--wait", args->rebalance.wait,
+              "Until the ranks have taken it over");
 }
 
 void AddOperatorCommands(Arguments* args, Commands* commands) {

@@ -232,6 +232,15 @@ absl::StatusOr<v1::GetMetricsResponse> JobClient::GetMetrics(
   return impl_->Call(impl_->jobs, &v1::JobService::Stub::GetMetrics, request);
 }
 
+absl::StatusOr<v1::RebalanceExpertsResponse> JobClient::RebalanceExperts(
+    const std::string& job) {
+  v1::RebalanceExpertsRequest request;
+  request.set_name(JobName(job));
+  request.set_request_id(NewUuid());
+  return impl_->Call(impl_->jobs, &v1::JobService::Stub::RebalanceExperts,
+                     request);
+}
+
 absl::StatusOr<v1::GetExpertLoadsResponse> JobClient::GetExpertLoads(
     v1::GetExpertLoadsRequest request) {
   request.set_job(JobName(request.job()));

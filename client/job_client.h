@@ -65,6 +65,8 @@ class JobClient {
       const std::string& job);
   absl::StatusOr<cadre::v1::GetMetricsResponse> GetMetrics(
       cadre::v1::GetMetricsRequest request);
+  absl::StatusOr<cadre::v1::RebalanceExpertsResponse> RebalanceExperts(
+      const std::string& job);
   absl::StatusOr<cadre::v1::GetExpertLoadsResponse> GetExpertLoads(
       cadre::v1::GetExpertLoadsRequest request);
 

@@ -7,6 +7,15 @@
 
 namespace cadre::coordinator {
 
+absl::Status CheckOwner(const Caller& caller, const v1::Job& job) {
+  if (caller.role == Role::kAdmin || caller.principal == job.owner()) {
+    return absl::OkStatus();
+  }
+  return Error(absl::StatusCode::kPermissionDenied, "NOT_OWNER",
+               absl::StrCat(job.name(), " belongs to ", job.owner(),
+                            "; only its owner and operators may change it"));
+}
+
 absl::Status Taken(const char* reason, const std::string& job,
                    const std::string& message) {
   absl::Status status =

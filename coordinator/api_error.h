@@ -7,6 +7,8 @@
 
 #include "absl/status/status.h"
 #include "cadre/v1/diagnostics.pb.h"
+#include "cadre/v1/job.pb.h"
+#include "coordinator/caller.h"
 
 namespace cadre::coordinator {
 
@@ -16,6 +18,10 @@ absl::Status NoSuchJob(const std::string& name);
 // NOT_FOUND with ResourceInfo of the given type ("cadre.v1.Worker").
 absl::Status NotFound(const char* reason, const char* type,
                       const std::string& name, const std::string& message);
+
+// PERMISSION_DENIED (NOT_OWNER) unless the job is the caller's, or the caller
+// is an operator.
+absl::Status CheckOwner(const Caller& caller, const v1::Job& job);
 
 // ALREADY_EXISTS with the job (its id) that was first.
 absl::Status Taken(const char* reason, const std::string& job,

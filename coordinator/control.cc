@@ -49,6 +49,7 @@ absl::StatusOr<std::unique_ptr<Control>> Control::Start(
                       [raw] {
                         raw->ledger_.Publish();
                         raw->PublishWorkers();
+                        raw->PublishExperts();
                       },
                   .rollback =
                       [raw] {
@@ -56,6 +57,8 @@ absl::StatusOr<std::unique_ptr<Control>> Control::Start(
                         absl::MutexLock lock(&raw->workers_mutex_);
                         raw->worker_rows_ = raw->committed_workers_;
                         raw->workers_changed_ = false;
+                        raw->experts_ = raw->committed_experts_;
+                        raw->experts_changed_ = false;
                       }});
   for (const RecordPtr& record : raw->table_.All()) {
     if (record->job().state() == v1::JOB_STATE_VALIDATING) {
@@ -75,6 +78,13 @@ absl::Status Control::Load() {
   for (const WorkerRow& row : workers) worker_rows_[row.id] = row;
   workers_changed_ = true;
   PublishWorkers();
+  CADRE_ASSIGN_OR_RETURN(const auto experts, journal_->store().LoadExperts());
+  for (const auto& [id, state] : experts) {
+    experts_[id] =
+        std::make_shared<const state::v1::ExpertPlacementState>(state);
+  }
+  experts_changed_ = true;
+  PublishExperts();
   return absl::OkStatus();
 }
 

@@ -36,6 +36,7 @@
 #include "coordinator/series.h"
 #include "coordinator/work_pool.h"
 #include "coordinator/worker_registry.h"
+#include "plan/replacement.h"
 
 namespace cadre::coordinator {
 
@@ -107,6 +108,11 @@ class Control {
   void ChangeWorker(const Caller& caller, const WorkerVerb& verb,
                     Done<v1::Worker> done);
 
+  // An operator's order to move experts to where their loads want them.
+  void RebalanceExperts(const Caller& caller,
+                        const v1::RebalanceExpertsRequest& request,
+                        Done<v1::RebalanceExpertsResponse> done);
+
   // Both read the disk, on the request pool.
   void GetMetrics(const v1::GetMetricsRequest& request,
                   Done<v1::GetMetricsResponse> done);
@@ -162,6 +168,16 @@ class Control {
                         const GangView& gang) const;
   absl::Status PutWorker(Store& store, const WorkerRow& row);
   void PublishWorkers();
+  absl::Status PutExperts(Store& store, const std::string& id,
+                          state::v1::ExpertPlacementState state);
+  void PublishExperts();
+  // Tells of a placement that was ordered.
+  absl::Status NotePlan(Store& store, const std::string& id,
+                        const ReplacementDecision& decision,
+                        const std::string& why);
+  // Rank 0 says that a placement is in force.
+  absl::Status TakeExpertsPlaced(Store& store, const v1::ExpertsPlaced& placed,
+                                 JobChange* change);
   absl::Status SaveProgress(Store& store);
   absl::Status Place(Store& store);
   absl::Status ExplainWaits(Store& store,
@@ -181,6 +197,14 @@ class Control {
   void CheckData(const std::string& id);
   // Values over steps go to the series; they are no state.
   void TakeValues(const v1::SyncRequest& request);
+  // A window of loads may move experts; decided on the request pool.
+  void TakeWindow(const RecordPtr& record, const v1::ExpertLoads& loads);
+  // As committed; null: nothing is known of the job's experts.
+  std::shared_ptr<const state::v1::ExpertPlacementState> ExpertsOf(
+      const std::string& id) const;
+  void FillPlacement(const state::v1::JobRecord& record,
+                     const v1::SyncRequest& request,
+                     v1::SyncResponse* reply) const;
   v1::SyncResponse Reply(const v1::SyncRequest& request) const;
   // The worker with its place in a job; the row is of the committed ones.
   v1::Worker Show(const WorkerRow* row, const WorkerView* view) const;
@@ -201,6 +225,11 @@ class Control {
   Ledger ledger_;
   std::map<std::string, WorkerRow> worker_rows_;
   bool workers_changed_ = false;
+  using ExpertStates =
+      std::map<std::string,
+               std::shared_ptr<const state::v1::ExpertPlacementState>>;
+  ExpertStates experts_;  // by job
+  bool experts_changed_ = false;
   std::map<std::string, absl::Duration> retry_at_;  // by job; monotonic
   struct Since {
     v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
@@ -216,6 +245,7 @@ class Control {
   mutable absl::Mutex workers_mutex_;
   std::map<std::string, WorkerRow> committed_workers_
       ABSL_GUARDED_BY(workers_mutex_);
+  ExpertStates committed_experts_ ABSL_GUARDED_BY(workers_mutex_);
   // Last: their threads use the rest.
   std::unique_ptr<WorkPool> request_pool_;
   std::unique_ptr<WorkPool> data_pool_;

@@ -95,6 +95,11 @@ absl::Status Control::HouseKeep(Store& store) {
   std::erase_if(reason_written_, ended_job);
   std::erase_if(since_, ended_job);
   std::erase_if(retry_at_, ended_job);
+  if (std::erase_if(experts_, [this](const auto& entry) {
+        return !ledger_.jobs().contains(entry.first);
+      }) > 0) {
+    experts_changed_ = true;
+  }
   if (!gone.empty()) {
     CADRE_LOG(INFO) << "retention: " << gone.size() << " ended jobs forgotten";
     request_pool_->Add([this, gone] {

@@ -169,7 +169,15 @@ absl::Status Control::HandleReports(Store& store,
     if (rank >= 0 && request.reports_size() > 0) {
       JobChange change{.record = *record};
       for (const v1::Report& report : request.reports()) {
+        const bool news =
+            report.report_seq() >
+                change.record.members(rank).accepted_report_seq() &&
+            report.attempt_epoch() == record->job().attempt_epoch();
         ApplyReport(report, rank, options_.clock->Now(), &change);
+        if (news && rank == 0 && report.has_experts_placed()) {
+          CADRE_RETURN_IF_ERROR(
+              TakeExpertsPlaced(store, report.experts_placed(), &change));
+        }
       }
       if (change.record.members(rank).accepted_report_seq() !=
           record->members(rank).accepted_report_seq()) {
@@ -198,6 +206,7 @@ void Control::FillRun(const state::v1::JobRecord& record, int rank,
   if (request.assignment_digest() != run->assignment_digest()) {
     *run->mutable_assignment() = MakeAssignment(record, rank);
   }
+  FillPlacement(record, request, reply);
   if (record.job().state() == v1::JOB_STATE_STARTING) {
     *reply->mutable_rendezvous() =
         rendezvous_.Merged(record.job().name(), record.job().attempt_epoch());
@@ -294,6 +303,7 @@ void Control::TakeValues(const v1::SyncRequest& request) {
       options_.series->Add(id, report.scalars(), options_.clock->Now());
     } else if (report.has_expert_loads()) {
       options_.series->AddLoads(id, report.expert_loads());
+      TakeWindow(held, report.expert_loads());
     }
   }
 }

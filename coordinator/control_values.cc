@@ -8,13 +8,29 @@
 #include "base/status_macros.h"
 #include "coordinator/api_error.h"
 #include "coordinator/control.h"
+#include "coordinator/expert_plan.h"
 
 namespace cadre::coordinator {
 namespace {
 
+struct MeanAndMost {
+  double mean = 0, most = 0;
+};
+
+template <typename Counts>
+MeanAndMost Sum(const Counts& counts) {
+  MeanAndMost out;
+  for (const int64_t count : counts) {
+    out.mean += static_cast<double>(count) / static_cast<double>(counts.size());
+    out.most = std::max(out.most, static_cast<double>(count));
+  }
+  return out;
+}
+
 absl::StatusOr<v1::GetExpertLoadsResponse> ShowLoads(
     const v1::GetExpertLoadsRequest& request,
-    const std::optional<v1::ExpertLoads>& loads) {
+    const std::optional<v1::ExpertLoads>& loads,
+    const state::v1::ExpertPlacementState* experts) {
   if (!loads.has_value()) {
     return Error(absl::StatusCode::kFailedPrecondition, "NO_EXPERTS",
                  absl::StrCat(request.job(),
@@ -24,8 +40,17 @@ absl::StatusOr<v1::GetExpertLoadsResponse> ShowLoads(
   v1::GetExpertLoadsResponse response;
   response.set_first_step(loads->first_step());
   response.set_last_step(loads->last_step());
+  response.set_slots_per_rank(loads->slots_per_rank());
+  if (experts != nullptr) {
+    response.set_plan_epoch(experts->placement().plan_epoch());
+    response.set_replacements(experts->replacements());
+    response.set_decision(experts->decision());
+  }
+  double rank_mean = 0, rank_most = 0;
+  int moe_layer = -1;
   const auto& wanted = request.layers();
   for (const auto& layer : loads->layers()) {
+    ++moe_layer;
     response.set_num_experts(
         std::max(response.num_experts(), layer.tokens_size()));
     if (!wanted.empty() && std::find(wanted.begin(), wanted.end(),
@@ -35,17 +60,23 @@ absl::StatusOr<v1::GetExpertLoadsResponse> ShowLoads(
     auto* out = response.add_layers();
     out->set_index(layer.index());
     *out->mutable_tokens() = layer.tokens();
-    int64_t sum = 0, most = 0;
-    for (const int64_t tokens : layer.tokens()) {
-      sum += tokens;
-      most = std::max(most, tokens);
+    *out->mutable_rank_tokens() = layer.rank_tokens();
+    const MeanAndMost experts_load = Sum(layer.tokens());
+    if (experts_load.most > 0) {
+      out->set_balancedness(experts_load.mean / experts_load.most);
     }
-    if (most > 0) {
-      out->set_balancedness(static_cast<double>(sum) /
-                            static_cast<double>(layer.tokens_size()) /
-                            static_cast<double>(most));
+    const MeanAndMost ranks_load = Sum(layer.rank_tokens());
+    if (ranks_load.most > 0) {
+      out->set_rank_balancedness(ranks_load.mean / ranks_load.most);
+    }
+    rank_mean += ranks_load.mean;
+    rank_most += ranks_load.most;
+    if (experts != nullptr && moe_layer < experts->placement().layers_size()) {
+      *out->mutable_slot_to_expert() =
+          experts->placement().layers(moe_layer).slot_to_expert();
     }
   }
+  if (rank_most > 0) response.set_rank_balancedness(rank_mean / rank_most);
   return response;
 }
 
@@ -63,15 +94,22 @@ void Control::GetMetrics(const v1::GetMetricsRequest& request,
 void Control::GetExpertLoads(const v1::GetExpertLoadsRequest& request,
                              Done<v1::GetExpertLoadsResponse> done) {
   const std::string id = JobId(request.job());
-  if (table_.Find(id) == nullptr) return done(NoSuchJob(request.job()));
+  const RecordPtr record = table_.Find(id);
+  if (record == nullptr) return done(NoSuchJob(request.job()));
   request_pool_->Add(
-      [this, id, request, done] {
-        auto loads = options_.series->Loads(
-            id,
-            request.window() == v1::GetExpertLoadsRequest::WINDOW_CUMULATIVE);
-        done(loads.ok()
-                 ? ShowLoads(request, *loads)
-                 : absl::StatusOr<v1::GetExpertLoadsResponse>(loads.status()));
+      [this, id, record, request, done] {
+        const bool cumulative =
+            request.window() == v1::GetExpertLoadsRequest::WINDOW_CUMULATIVE;
+        const auto loads = options_.series->Loads(id, cumulative);
+        if (!loads.ok()) return done(loads.status());
+        const auto experts = ExpertsOf(id);
+        auto response = ShowLoads(request, *loads, experts.get());
+        if (response.ok() && experts != nullptr) {
+          const auto* const next = OrderedPlacement(*experts, record->job());
+          if (next != nullptr && record->job().state() == v1::JOB_STATE_RUNNING)
+            response->set_next_plan_epoch(next->plan_epoch());
+        }
+        done(std::move(response));
       },
       [done] { done(ShuttingDown()); });
 }

@@ -33,15 +33,6 @@ absl::Status CheckEtag(const std::string& etag, const v1::Job& job) {
                {{"etag", job.etag()}});
 }
 
-absl::Status CheckOwner(const Caller& caller, const v1::Job& job) {
-  if (caller.role == Role::kAdmin || caller.principal == job.owner()) {
-    return absl::OkStatus();
-  }
-  return Error(absl::StatusCode::kPermissionDenied, "NOT_OWNER",
-               absl::StrCat(job.name(), " belongs to ", job.owner(),
-                            "; only its owner and operators may change it"));
-}
-
 }  // namespace
 
 absl::Status Control::Audit(Store& store, const Caller& caller,

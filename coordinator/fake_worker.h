@@ -6,6 +6,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <functional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -35,6 +36,8 @@ class FakeWorker {
   bool seals = true;
   // Reports loss and expert loads of each step.
   bool values = true;
+  // Of a step, where the default will not do.
+  std::function<v1::ExpertLoads(int64_t step)> expert_loads;
 
   // One call, then what the answer asks for.
   absl::Status Sync(v1::WorkerService::Stub* stub) {
@@ -62,6 +65,16 @@ class FakeWorker {
     *state_.mutable_ended() = ended;
   }
   void Drain() { state_.set_draining(true); }
+
+  // The experts move to the placement that this rank has prepared.
+  void MoveExperts() {
+    v1::RunningState* running = state_.mutable_running();
+    running->set_plan_epoch(running->prepared_plan_epoch());
+    if (assignment_.rank() != 0) return;
+    v1::ExpertsPlaced* placed = AddReport()->mutable_experts_placed();
+    placed->set_plan_epoch(running->plan_epoch());
+    placed->set_step(step_);
+  }
 
   const v1::SyncRequest& state() const { return state_; }
   v1::SyncRequest& mutable_state() { return state_; }
@@ -136,6 +149,10 @@ class FakeWorker {
           state_.incarnation();
       return;
     }
+    if (reply.has_placement() && state_.has_running()) {
+      state_.mutable_running()->set_prepared_plan_epoch(
+          reply.placement().plan_epoch());
+    }
     switch (run.target()) {
       case v1::DesiredRun::TARGET_PREPARE:
         if (!hold_prepare && state_.has_preparing() &&
@@ -168,6 +185,10 @@ class FakeWorker {
     scalars->set_step(step_);
     (*scalars->mutable_values())["loss"] = 1.0 / static_cast<double>(step_);
     auto* loads = AddReport()->mutable_expert_loads();
+    if (expert_loads) {
+      *loads = expert_loads(step_);
+      return;
+    }
     loads->set_first_step(step_);
     loads->set_last_step(step_);
     loads->add_layers()->set_index(1);

@@ -62,6 +62,7 @@ Role RoleFor(const std::string& method) {
       {"PauseJob", Role::kSubmitter},
       {"ResumeJob", Role::kSubmitter},
       {"DeleteJob", Role::kSubmitter},
+      {"RebalanceExperts", Role::kSubmitter},
       {"GetPlan", Role::kViewer},
       {"ListCheckpoints", Role::kViewer},
       {"ListArtifacts", Role::kViewer},

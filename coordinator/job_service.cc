@@ -144,6 +144,16 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
                  });
   }
 
+  Reactor* RebalanceExperts(Context* context,
+                            const v1::RebalanceExpertsRequest* request,
+                            v1::RebalanceExpertsResponse* response) override {
+    return Serve(deps_, context, "RebalanceExperts", response,
+                 [&](const Caller& caller, auto done) {
+                   deps_.control->RebalanceExperts(caller, *request,
+                                                   std::move(done));
+                 });
+  }
+
   Reactor* GetPlan(Context* context, const v1::GetPlanRequest* request,
                    v1::GetPlanResponse* response) override {
     return Serve(deps_, context, "GetPlan", response,

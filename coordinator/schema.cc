@@ -68,6 +68,13 @@ CREATE TABLE trimmed(
   last_sequence INTEGER NOT NULL
 ) STRICT;
 )sql",
+    R"sql(
+-- Where experts lie; apart from the jobs, which are written more often.
+CREATE TABLE experts(
+  job_id TEXT PRIMARY KEY,
+  state BLOB NOT NULL           -- cadre.state.v1.ExpertPlacementState
+) STRICT;
+)sql",
 };
 
 }  // namespace

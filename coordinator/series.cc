@@ -218,6 +218,11 @@ absl::Status SeriesStore::WriteLoads(const std::string& job,
       for (int e = 0; e < experts; ++e) {
         sum->set_tokens(e, sum->tokens(e) + more.tokens(e));
       }
+      const int ranks =
+          std::min(sum->rank_tokens_size(), more.rank_tokens_size());
+      for (int r = 0; r < ranks; ++r) {
+        sum->set_rank_tokens(r, sum->rank_tokens(r) + more.rank_tokens(r));
+      }
     }
   }
   CADRE_ASSIGN_OR_RETURN(

@@ -174,4 +174,27 @@ absl::StatusOr<std::vector<WorkerRow>> Store::LoadWorkers() {
   }
 }
 
+absl::Status Store::PutExperts(const std::string& job_id,
+                               const state::v1::ExpertPlacementState& state) {
+  CADRE_ASSIGN_OR_RETURN(
+      Statement * put,
+      Cached("INSERT OR REPLACE INTO experts(job_id, state) VALUES(?, ?)"));
+  return put->Bind(1, job_id).BindBlob(2, state.SerializeAsString()).Run();
+}
+
+absl::StatusOr<std::map<std::string, state::v1::ExpertPlacementState>>
+Store::LoadExperts() {
+  CADRE_ASSIGN_OR_RETURN(Statement query,
+                         db_->Prepare("SELECT job_id, state FROM experts"));
+  std::map<std::string, state::v1::ExpertPlacementState> states;
+  while (true) {
+    CADRE_ASSIGN_OR_RETURN(const bool row, query.Step());
+    if (!row) return states;
+    if (!states[query.Text(0)].ParseFromString(query.Text(1))) {
+      return absl::DataLossError("expert placement of job " + query.Text(0) +
+                                 " in state.db cannot be read");
+    }
+  }
+}
+
 }  // namespace cadre::coordinator

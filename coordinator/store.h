@@ -79,6 +79,12 @@ class Store {
   absl::Status PutWorker(const WorkerRow& row);
   absl::StatusOr<std::vector<WorkerRow>> LoadWorkers();
 
+  absl::Status PutExperts(const std::string& job_id,
+                          const state::v1::ExpertPlacementState& state);
+  // By job.
+  absl::StatusOr<std::map<std::string, state::v1::ExpertPlacementState>>
+  LoadExperts();
+
   absl::Status AppendAudit(const AuditRow& row);
   // Newest first, below a sequence.
   absl::StatusOr<std::vector<AuditRow>> ReadAudit(int64_t below, int limit);

@@ -9,7 +9,8 @@ absl::Status Store::BuryJob(const std::string& id) {
   for (const char* sql :
        {"INSERT OR IGNORE INTO tombstones(id) VALUES(?)",
         "DELETE FROM jobs WHERE id = ?", "DELETE FROM events WHERE job_id = ?",
-        "DELETE FROM trimmed WHERE job_id = ?"}) {
+        "DELETE FROM trimmed WHERE job_id = ?",
+        "DELETE FROM experts WHERE job_id = ?"}) {
     CADRE_ASSIGN_OR_RETURN(Statement * statement, Cached(sql));
     CADRE_RETURN_IF_ERROR(statement->Bind(1, id).Run());
   }

@@ -69,8 +69,10 @@ absl::StatusOr<Layout> Evaluate(const LayoutRequest& in,
   CADRE_ASSIGN_OR_RETURN(out.budget, BudgetMemory(request));
   const int64_t experts = counts.num_experts;
   if (experts > 0) {
+    // Where the ranks do not divide the experts, the last slots stay empty.
     out.slots_per_rank =
-        experts / mesh.expert_parallel_size + in.spare_slots_per_rank;
+        (experts + mesh.expert_parallel_size - 1) / mesh.expert_parallel_size +
+        in.spare_slots_per_rank;
   }
   return out;
 }

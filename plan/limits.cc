@@ -188,6 +188,22 @@ void CheckRest(const v1::JobSpec& spec, const ValidateOptions& options,
                        1'000'000);
   check.Range<int32_t>("moe.spare_slots_per_rank", moe.spare_slots_per_rank(),
                        0, 8);
+  check.OneOf("moe.placement", moe.placement(),
+              {"contiguous", "greedy", "eplb"});
+  check.Range("moe.rebalance_min_gain", moe.rebalance_min_gain(), 0.0, 1.0);
+  if (moe.placement() == "contiguous" && moe.rebalance() == "auto") {
+    check.Error(
+        "moe.rebalance",
+        "auto moves experts, which placement: contiguous keeps in order",
+        "write off, or use placement: eplb or greedy");
+  }
+  if (moe.spare_slots_per_rank() > 0 && moe.placement() != "eplb") {
+    check.Error(
+        "moe.spare_slots_per_rank",
+        absl::StrCat(moe.spare_slots_per_rank(),
+                     " would stay empty with placement: ", moe.placement()),
+        "write 0 or remove it, or use placement: eplb");
+  }
 
   const v1::CheckpointSpec& checkpoint = spec.checkpoint();
   check.Duration("checkpoint.every", checkpoint.every(), absl::Seconds(1));

@@ -19,6 +19,12 @@ inline bool OverflowPoliciesReleased(absl::string_view backend) {
   return backend == "cpu";
 }
 
+// moe.rebalance other than off and moe.spare_slots_per_rank: experts move on
+// the CPU's engine, whose ranks can share them out.
+inline bool ReplacementReleased(absl::string_view backend) {
+  return backend == "cpu";
+}
+
 }  // namespace cadre
 
 #endif  // CADRE_PLAN_RELEASED_H_

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "plan/released.h"
 #include "plan/validate.h"
 
 namespace cadre {
@@ -90,7 +91,13 @@ v1::JobSpec ResolveJob(const v1::JobSpec& in, const std::string& base_dir) {
   // The coefficients stay unset: then the model's own are in force.
   auto& moe = *spec.mutable_moe();
   Default(moe.mutable_overflow_policy(), "dropless");
-  Default(moe.mutable_rebalance(), "auto");
+  Default(moe.mutable_placement(),
+          tuning.method() == "full" ? "greedy" : "eplb");
+  Default(moe.mutable_rebalance(), ReplacementReleased(resources.backend()) &&
+                                           moe.placement() != "contiguous"
+                                       ? "auto"
+                                       : "off");
+  CADRE_DEFAULT(moe, rebalance_min_gain, 0.03);
   CADRE_DEFAULT(moe, rebalance_every, 50);
   CADRE_DEFAULT(moe, spare_slots_per_rank, 0);
 

@@ -51,8 +51,12 @@ void CheckReleased(const v1::JobSpec& spec, Checker& check) {
           "moe.z_loss_coef", "a z-loss", "remove it");
   not_yet(moe.bias_update_rate() > 0, "moe.bias_update_rate", "a bias update",
           "remove it");
-  not_yet(moe.spare_slots_per_rank() > 0, "moe.spare_slots_per_rank",
-          absl::StrCat(moe.spare_slots_per_rank()), "write 0 or remove it");
+  not_yet(!ReplacementReleased(backend) && moe.spare_slots_per_rank() > 0,
+          "moe.spare_slots_per_rank", absl::StrCat(moe.spare_slots_per_rank()),
+          "write 0 or remove it");
+  not_yet(!ReplacementReleased(backend) && moe.rebalance() == "auto",
+          "moe.rebalance", "moving experts while training",
+          "write off or remove it");
   not_yet(spec.training().reduce_dtype() != "fp32", "training.reduce_dtype",
           spec.training().reduce_dtype(), "use fp32");
   not_yet(spec.resources().min_workers() < spec.resources().workers(),
@@ -204,6 +208,34 @@ void PlanLayout(const ModelSpec& model, const LoraPlan* lora, v1::JobSpec* spec,
   for (const std::string& reason : layout->reasons) plan->add_reasons(reason);
 }
 
+// Experts share one rank: spare copies would only fill its memory.
+void CheckSpareSlots(const v1::JobSpec& spec, Checker& check) {
+  const int spare = spec.moe().spare_slots_per_rank();
+  if (spare > 0 && spec.parallelism().expert_parallel_size() <= 1) {
+    check.Error("moe.spare_slots_per_rank",
+                absl::StrCat(spare, " with parallelism.expert_parallel_size 1"),
+                "set parallelism.expert_parallel_size above 1, or write 0");
+  }
+}
+
+// What moves experts while the job runs, for who reads the plan.
+void ExplainReplacement(const v1::JobSpec& spec, v1::Plan* plan) {
+  const auto& moe = spec.moe();
+  if (plan->expert_parallel_size() <= 1 || plan->expert_slots_per_rank() == 0) {
+    return;
+  }
+  std::string text =
+      absl::StrCat("expert placement ", moe.placement(), ", ",
+                   moe.spare_slots_per_rank(), " spare slots per rank: ");
+  if (moe.rebalance() == "auto") {
+    absl::StrAppend(&text, "looked at every ", moe.rebalance_every(),
+                    " steps, moved for a gain of ", moe.rebalance_min_gain());
+  } else {
+    absl::StrAppend(&text, "moved only by 'cadre rebalance'");
+  }
+  plan->add_reasons(text);
+}
+
 MeshSpec MeshOf(const v1::JobSpec& spec) {
   MeshSpec mesh_spec{.world_size = spec.resources().workers()};
   if (spec.parallelism().has_fsdp_shard_group_size()) {
@@ -296,7 +328,9 @@ Validated ValidateJob(const v1::JobSpec& spec, const ValidateOptions& options,
     PlanLayout(*facts->spec, full ? nullptr : &*lora, &out.spec, &out.plan,
                check);
   }
+  CheckSpareSlots(out.spec, check);
   MakePlan(out.spec, &out.plan, check);
+  ExplainReplacement(out.spec, &out.plan);
   return out;
 }
 

@@ -66,6 +66,25 @@ TEST(ValidateJob, TheDefaultsOfFullTuningDiffer) {
   EXPECT_FALSE(v.spec.tuning().has_lora_rank());
 }
 
+TEST(ValidateJob, ExpertsMoveByDefaultWhereTheyCan) {
+  v1::JobSpec spec = Minimal();
+  spec.mutable_parallelism()->set_expert_parallel_size(4);
+  spec.mutable_moe()->set_spare_slots_per_rank(1);
+  Validated v = ValidateJob(spec, {}, nullptr);
+  ASSERT_TRUE(v.ok()) << Findings(v);
+  EXPECT_EQ(v.spec.moe().rebalance(), "auto");
+  EXPECT_EQ(v.spec.moe().placement(), "eplb");
+  EXPECT_EQ(v.spec.moe().rebalance_min_gain(), 0.03);
+  spec = Minimal();
+  spec.mutable_tuning()->set_method("full");
+  EXPECT_EQ(ResolveJob(spec, "").moe().placement(), "greedy");
+  spec.mutable_moe()->set_placement("contiguous");
+  EXPECT_EQ(ResolveJob(spec, "").moe().rebalance(), "off");
+  spec.mutable_moe()->clear_placement();
+  spec.mutable_resources()->set_backend("cuda");
+  EXPECT_EQ(ResolveJob(spec, "").moe().rebalance(), "off");
+}
+
 TEST(ValidateJob, RelativePathsStartAtTheBaseFolder) {
   v1::JobSpec spec = Minimal();
   spec.mutable_model()->set_path("tiny");
@@ -135,6 +154,38 @@ TEST(ValidateJob, EveryLimitNamesItsFieldAndNumbers) {
        }},
       {"moe.overflow_policy", "reject",
        [](S s) { s->mutable_moe()->set_overflow_policy("reject"); }},
+      {"moe.placement", "random",
+       [](S s) { s->mutable_moe()->set_placement("random"); }},
+      {"moe.rebalance", "keeps in order",
+       [](S s) {
+         s->mutable_moe()->set_placement("contiguous");
+         s->mutable_moe()->set_rebalance("auto");
+       }},
+      {"moe.rebalance", "not supported by this release",
+       [](S s) {
+         s->mutable_resources()->set_backend("cuda");
+         s->mutable_moe()->set_rebalance("auto");
+       }},
+      {"moe.rebalance_min_gain", "1.5 is outside 0 - 1",
+       [](S s) { s->mutable_moe()->set_rebalance_min_gain(1.5); }},
+      {"moe.spare_slots_per_rank", "9 is outside 0 - 8",
+       [](S s) { s->mutable_moe()->set_spare_slots_per_rank(9); }},
+      {"moe.spare_slots_per_rank", "expert_parallel_size 1",
+       [](S s) {
+         s->mutable_moe()->set_spare_slots_per_rank(1);
+         s->mutable_parallelism()->set_expert_parallel_size(1);
+       }},
+      {"moe.spare_slots_per_rank", "stay empty with placement: greedy",
+       [](S s) {
+         s->mutable_moe()->set_spare_slots_per_rank(1);
+         s->mutable_moe()->set_placement("greedy");
+         s->mutable_parallelism()->set_expert_parallel_size(4);
+       }},
+      {"moe.spare_slots_per_rank", "not supported by this release",
+       [](S s) {
+         s->mutable_resources()->set_backend("cuda");
+         s->mutable_moe()->set_spare_slots_per_rank(1);
+       }},
       {"parallelism", "expert_parallel_size is 3",
        [](S s) { s->mutable_parallelism()->set_expert_parallel_size(3); }},
       {"parallelism", "fsdp_shard_group_size is 8",

@@ -341,6 +341,9 @@ void Agent::ApplyRun(const SyncResponse& response) {
       response.rendezvous().attempt_epoch() == session_->link.attempt_epoch()) {
     session_->link.SetRendezvous(response.rendezvous());
   }
+  if (response.has_placement()) {
+    session_->link.RequestPlacement(response.placement());
+  }
   session_->link.SetTarget(run.target());
 }
 

@@ -1,11 +1,14 @@
 #include "worker/job_options.h"
 
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
+#include "plan/placement_proto.h"
 
 namespace cadre {
 namespace {
@@ -35,11 +38,6 @@ absl::Status CheckSupported(const JobSpec& spec) {
     return Unsupported("moe.bias_update_rate",
                        absl::StrCat(moe.bias_update_rate()), "leave it out");
   }
-  if (moe.spare_slots_per_rank() > 0) {
-    return Unsupported("moe.spare_slots_per_rank",
-                       absl::StrCat(moe.spare_slots_per_rank()),
-                       "leave it out");
-  }
   const std::string& reduce = spec.training().reduce_dtype();
   if (!reduce.empty() && reduce != "fp32") {
     return Unsupported("training.reduce_dtype", reduce, "use fp32");
@@ -47,8 +45,8 @@ absl::Status CheckSupported(const JobSpec& spec) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<TrainMoeOptions> MoeOf(const JobSpec& spec) {
-  const auto& moe = spec.moe();
+absl::StatusOr<TrainMoeOptions> MoeOf(const Assignment& assignment) {
+  const auto& moe = assignment.spec().moe();
   TrainMoeOptions out;
   const std::string& policy = moe.overflow_policy();
   if (policy == "drop_by_weight") {
@@ -65,6 +63,17 @@ absl::StatusOr<TrainMoeOptions> MoeOf(const JobSpec& spec) {
   if (moe.has_capacity_factor()) out.capacity_factor = moe.capacity_factor();
   if (moe.has_aux_loss_coef()) out.aux_loss_coef = moe.aux_loss_coef();
   out.z_loss_coef = moe.z_loss_coef();
+  if (moe.spare_slots_per_rank() < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("moe.spare_slots_per_rank: ", moe.spare_slots_per_rank(),
+                     " is below 0"));
+  }
+  out.spare_slots_per_rank = moe.spare_slots_per_rank();
+  if (assignment.has_placement()) {
+    CADRE_ASSIGN_OR_RETURN(ExpertPlacement placement,
+                           FromProto(assignment.placement()));
+    out.placement = std::make_shared<ExpertPlacement>(std::move(placement));
+  }
   return out;
 }
 
@@ -212,7 +221,7 @@ absl::StatusOr<TrainerOptions> MakeTrainerOptions(
   options.model = ModelOf(assignment);
   options.data = DataOf(spec);
   CADRE_ASSIGN_OR_RETURN(options.tuning, TuningOf(spec));
-  CADRE_ASSIGN_OR_RETURN(options.moe, MoeOf(spec));
+  CADRE_ASSIGN_OR_RETURN(options.moe, MoeOf(assignment));
   CADRE_ASSIGN_OR_RETURN(options.training,
                          TrainingOf(assignment, options.tuning));
   CADRE_ASSIGN_OR_RETURN(options.checkpoint, CheckpointOf(assignment));

@@ -5,6 +5,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/logging.h"
+#include "plan/placement_proto.h"
 
 namespace cadre {
 
@@ -73,6 +75,21 @@ void SessionLink::SetProgress(const cadre::v1::Progress& progress) {
 
 void SessionLink::SetStepsDone() {
   Update(true, [&] { state_.mutable_running()->set_steps_done(true); });
+}
+
+void SessionLink::SetPlacement(
+    std::shared_ptr<const ExpertPlacement> placement) {
+  Update(false, [&] {
+    placement_ = std::move(placement);
+    if (wanted_ != nullptr && wanted_->plan_epoch <= placement_->plan_epoch) {
+      wanted_.reset();
+    }
+  });
+}
+
+std::shared_ptr<const ExpertPlacement> SessionLink::WantedPlacement() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return wanted_;
 }
 
 void SessionLink::SetEnded(const EndedState& ended) {
@@ -210,6 +227,12 @@ void SessionLink::FillState(SyncRequest* request) const {
       request->mutable_running()->mutable_published()->insert(
           published_.begin(), published_.end());
       ReadHooks(request->mutable_running());
+      if (placement_ != nullptr) {
+        const int64_t in_force = placement_->plan_epoch;
+        request->mutable_running()->set_plan_epoch(in_force);
+        request->mutable_running()->set_prepared_plan_epoch(
+            wanted_ == nullptr ? in_force : wanted_->plan_epoch);
+      }
       break;
     case SyncRequest::kEnded:
       *request->mutable_ended() = state.ended();
@@ -267,6 +290,48 @@ void SessionLink::RequestRemovals(const std::vector<std::string>& folders) {
       removals_.push_back(folder);
     }
   }
+}
+
+void SessionLink::RequestPlacement(
+    const cadre::v1::ExpertPlacement& placement) {
+  // Without layers it only repeats what this rank said it holds.
+  if (placement.layers_size() == 0) return;
+  absl::StatusOr<ExpertPlacement> made = FromProto(placement);
+  bool refused = false;
+  std::string why;
+  bool taken = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const int64_t epoch = placement.plan_epoch();
+    // Before the first step it is repeated: what is in force is not known yet.
+    if (placement_ == nullptr || epoch == refused_plan_epoch_) return;
+    const int64_t known =
+        std::max(placement_->plan_epoch,
+                 wanted_ == nullptr ? int64_t{0} : wanted_->plan_epoch);
+    if (placement.attempt_epoch() != attempt_epoch_) {
+      why = absl::StrCat("it belongs to attempt ", placement.attempt_epoch());
+    } else if (epoch < known) {
+      why = absl::StrCat("placement ", known, " is known already");
+    } else if (epoch == known) {
+      return;  // the coordinator repeats itself until it hears of it
+    } else if (!made.ok()) {
+      why = std::string(made.status().message());
+    } else if (!(made->shape == placement_->shape)) {
+      why = "it has other layers, experts, ranks or slots";
+    }
+    refused = !why.empty();
+    if (refused) {
+      refused_plan_epoch_ = epoch;
+    } else {
+      wanted_ = std::make_shared<ExpertPlacement>(*std::move(made));
+      taken = true;
+    }
+  }
+  if (refused) {
+    CADRE_LOG(WARNING) << "attempt " << attempt_epoch_ << ": expert placement "
+                       << placement.plan_epoch() << " is refused: " << why;
+  }
+  if (taken) changed_();
 }
 
 void SessionLink::SetConnected(bool connected) {

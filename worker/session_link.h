@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -22,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cadre/v1/worker_service.pb.h"
+#include "plan/expert_placement.h"
 #include "worker/report_buffer.h"
 
 namespace cadre {
@@ -58,6 +60,10 @@ class SessionLink {
   void SetPhase(const std::string& phase);
   void SetProgress(const cadre::v1::Progress& progress);
   void SetStepsDone();
+  // Where the experts lie from now on; what was wanted up to there is done.
+  void SetPlacement(std::shared_ptr<const ExpertPlacement> placement);
+  // Newer than the one in force; null: none.
+  std::shared_ptr<const ExpertPlacement> WantedPlacement() const;
   // The last word; later changes of state have no effect.
   void SetEnded(const cadre::v1::EndedState& ended);
   // Gives the report this attempt's epoch.
@@ -104,6 +110,9 @@ class SessionLink {
   void RequestStop(cadre::v1::StopMode mode, const std::string& reason);
   void RequestSeal(SealRequest request);
   void RequestRemovals(const std::vector<std::string>& folders);
+  // Refused (and said so in the log, once) where it belongs to another attempt,
+  // is not newer than what is known, or has another shape.
+  void RequestPlacement(const cadre::v1::ExpertPlacement& placement);
   void SetConnected(bool connected);
 
   bool ended() const;
@@ -134,6 +143,8 @@ class SessionLink {
   std::optional<SealRequest> seal_;
   int64_t last_seal_step_ = -1;
   std::vector<std::string> removals_;
+  std::shared_ptr<const ExpertPlacement> placement_, wanted_;
+  int64_t refused_plan_epoch_ = -1;
   bool connected_ = true;
 };
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
+#include "plan/placement_proto.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/retention.h"
 
@@ -124,6 +125,11 @@ void SessionObserver::UpdateProgress(const StepMetrics& step) {
     const double balance = MeasureBalance(step.expert_tokens).balancedness_step;
     if (std::isfinite(balance)) progress_.set_expert_balancedness(balance);
   }
+  if (!step.rank_tokens.empty()) {
+    const double balance = MeasureBalance(step.rank_tokens).balancedness_step;
+    if (std::isfinite(balance)) progress_.set_rank_balancedness(balance);
+    progress_.set_plan_epoch(step.plan_epoch);
+  }
   link_->SetProgress(progress_);
 }
 
@@ -161,6 +167,12 @@ void SessionObserver::ReportScalars(const StepMetrics& step) {
     values["expert_load_cv"] = balance.cv_mean;
     values["dead_experts"] = balance.dead_mean;
   }
+  if (!step.rank_tokens.empty()) {
+    values["rank_balancedness"] =
+        MeasureBalance(step.rank_tokens).balancedness_step;
+    values["expert_seconds"] = step.expert_seconds;
+    values["plan_epoch"] = static_cast<double>(step.plan_epoch);
+  }
   link_->AddReport(std::move(report));
 }
 
@@ -171,8 +183,18 @@ void SessionObserver::AddLoads(const StepMetrics& step) {
     for (const auto& layer : step.expert_tokens) {
       loads_.emplace_back(layer.size(), 0);
     }
+    for (const auto& layer : step.rank_tokens) {
+      rank_loads_.emplace_back(layer.size(), 0);
+    }
   }
   loads_last_step_ = step.step;
+  steps_left_ = step.total_steps - step.step;
+  expert_seconds_ += step.expert_seconds;
+  for (size_t l = 0; l < rank_loads_.size(); ++l) {
+    for (size_t r = 0; r < rank_loads_[l].size(); ++r) {
+      rank_loads_[l][r] += step.rank_tokens[l][r];
+    }
+  }
   for (size_t l = 0; l < loads_.size(); ++l) {
     for (size_t e = 0; e < loads_[l].size(); ++e) {
       loads_[l][e] += step.expert_tokens[l][e];
@@ -195,9 +217,71 @@ void SessionObserver::FlushLoads() {
     layer->set_index(l < options_.moe_layers.size() ? options_.moe_layers[l]
                                                     : static_cast<int>(l));
     for (const int64_t tokens : loads_[l]) layer->add_tokens(tokens);
+    if (l >= rank_loads_.size()) continue;
+    for (const int64_t tokens : rank_loads_[l]) {
+      layer->add_rank_tokens(tokens);
+    }
+  }
+  loads->set_steps_left(steps_left_);
+  if (placement_ != nullptr) {
+    loads->set_plan_epoch(placement_->plan_epoch);
+    loads->set_slots_per_rank(
+        static_cast<int32_t>(placement_->shape.slots_per_rank));
+    loads->set_expert_seconds(
+        expert_seconds_ /
+        static_cast<double>(loads_last_step_ - loads_first_step_ + 1));
+    loads->set_expert_bytes(expert_size_.bytes);
+    loads->set_expert_state_bytes(expert_size_.state_bytes);
   }
   link_->AddReport(std::move(report));
   loads_.clear();
+  rank_loads_.clear();
+  expert_seconds_ = 0.0;
+}
+
+void SessionObserver::OnExpertsPlaced(
+    const std::shared_ptr<const ExpertPlacement>& placement,
+    bool from_checkpoint, const ExpertSize& size) {
+  placement_ = placement;
+  expert_size_ = size;
+  link_->SetPlacement(placement);
+  metrics_->SetPlanEpoch(placement->plan_epoch);
+  // The coordinator knows the placement that it gave.
+  if (from_checkpoint) {
+    ReportPlacement({.placement = placement}, /*with_layers=*/true);
+  }
+}
+
+std::shared_ptr<const ExpertPlacement> SessionObserver::WantedPlacement() {
+  return link_->WantedPlacement();
+}
+
+void SessionObserver::OnExpertsMoved(const ExpertsMoved& moved) {
+  // Steps before and after are not mixed.
+  FlushLoads();
+  placement_ = moved.placement;
+  link_->SetPlacement(moved.placement);
+  metrics_->ObserveRebalance(moved.placement->plan_epoch, moved.seconds);
+  CADRE_LOG(INFO) << "expert placement " << moved.placement->plan_epoch
+                  << " is in force after step " << moved.step << ", moved in "
+                  << moved.seconds << " s";
+  ReportPlacement(moved, /*with_layers=*/false);
+}
+
+void SessionObserver::ReportPlacement(const ExpertsMoved& moved,
+                                      bool with_layers) {
+  if (options_.rank != 0) return;
+  Report report;
+  auto* placed = report.mutable_experts_placed();
+  placed->set_plan_epoch(moved.placement->plan_epoch);
+  placed->set_step(moved.step);
+  placed->set_seconds(moved.seconds);
+  placed->set_max_rank_bytes(moved.max_rank_bytes);
+  if (with_layers) {
+    *placed->mutable_placement() =
+        ToProto(*moved.placement, link_->attempt_epoch());
+  }
+  link_->AddReport(std::move(report));
 }
 
 void SessionObserver::OnEval(const EvalMetrics& eval) {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -48,6 +49,10 @@ class SessionObserver final : public TrainObserver, public CollectiveObserver {
   void OnFilesSaved(const FilesSaved& saved) override;
   void OnEvent(absl::string_view kind, absl::string_view message) override;
   bool StopRequested() override;
+  void OnExpertsPlaced(const std::shared_ptr<const ExpertPlacement>& placement,
+                       bool from_checkpoint, const ExpertSize& size) override;
+  std::shared_ptr<const ExpertPlacement> WantedPlacement() override;
+  void OnExpertsMoved(const ExpertsMoved& moved) override;
   void OnCollective(absl::string_view op, int64_t bytes,
                     double seconds) override;
 
@@ -67,6 +72,7 @@ class SessionObserver final : public TrainObserver, public CollectiveObserver {
   void ReportScalars(const StepMetrics& step);
   void UpdateProgress(const StepMetrics& step);
   void AddLoads(const StepMetrics& step);
+  void ReportPlacement(const ExpertsMoved& moved, bool with_layers);
 
   const Options options_;
   SessionLink* const link_;
@@ -81,7 +87,11 @@ class SessionObserver final : public TrainObserver, public CollectiveObserver {
   int64_t steps_seen_ = 0;
   // Expert loads since the last report.
   int64_t loads_first_step_ = 0, loads_last_step_ = 0;
-  std::vector<std::vector<int64_t>> loads_;
+  std::vector<std::vector<int64_t>> loads_, rank_loads_;
+  double expert_seconds_ = 0.0;
+  int64_t steps_left_ = 0;
+  std::shared_ptr<const ExpertPlacement> placement_;  // null: not spread
+  ExpertSize expert_size_;
 };
 
 }  // namespace cadre

@@ -14,6 +14,8 @@
 #include "absl/synchronization/notification.h"
 #include "base/metrics/registry.h"
 #include "base/status_matchers.h"
+#include "plan/expert_placement.h"
+#include "plan/placement_proto.h"
 #include "worker/checkpoint/checkpoint.h"
 
 namespace cadre {
@@ -24,7 +26,9 @@ using cadre::v1::DesiredRun;
 using cadre::v1::EndedState;
 using cadre::v1::Report;
 using cadre::v1::SyncRequest;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using PlacementPtr = std::shared_ptr<const ExpertPlacement>;
 
 // What a test wants the engine to do.
 struct Script {
@@ -155,6 +159,94 @@ TEST_F(SessionTest, RunsThroughAndReportsTheResult) {
   EXPECT_EQ(sent_[0].attempt_epoch(), 2);
   EXPECT_EQ(sent_[0].artifact().kind(), "adapter");
   EXPECT_EQ(sent_[0].artifact().storage_path(), "/out/adapter");
+}
+
+// Two experts on two ranks with a spare slot each.
+PlacementPtr Place(std::vector<int32_t> slots, int64_t epoch) {
+  auto placement = MakePlacement(
+      {.num_layers = 1, .num_experts = 2, .num_ranks = 2, .slots_per_rank = 2},
+      {std::move(slots)}, epoch);
+  EXPECT_OK(placement);
+  return std::make_shared<ExpertPlacement>(*std::move(placement));
+}
+
+TEST_F(SessionTest, ExpertsMoveByOrderAndStaleOrdersAreRefused) {
+  link_.SetTarget(DesiredRun::TARGET_EXPORT);
+  const PlacementPtr first = Place({0, -1, 1, -1}, 3);
+  const PlacementPtr second = Place({0, 1, 1, 0}, 4);
+  SyncRequest prepared, moved;
+  script_.train = [&](TrainObserver* observer) {
+    // Nothing is taken before it is known where the experts lie.
+    link_.RequestPlacement(ToProto(*second, 2));
+    EXPECT_EQ(observer->WantedPlacement(), nullptr);
+    observer->OnExpertsPlaced(first, /*from_checkpoint=*/true,
+                              {.bytes = 10, .state_bytes = 20});
+    v1::ExpertPlacement bad = ToProto(*Place({0, 1, 1, 0}, 2), 2);
+    link_.RequestPlacement(bad);  // older than what is in force
+    bad = ToProto(*second, 1);
+    link_.RequestPlacement(bad);  // of another attempt
+    EXPECT_EQ(observer->WantedPlacement(), nullptr);
+    bad = ToProto(*Place({0, 1, 1, 0}, 5), 2);
+    bad.set_slots_per_rank(3);
+    link_.RequestPlacement(bad);  // its sizes do not agree
+    EXPECT_EQ(observer->WantedPlacement(), nullptr);
+    link_.RequestPlacement(ToProto(*second, 2));
+    link_.RequestPlacement(ToProto(*second, 2));  // repeated
+    EXPECT_EQ(*observer->WantedPlacement(), *second);
+    StepMetrics metrics;
+    metrics.step = 1;
+    metrics.total_steps = 5;
+    metrics.expert_tokens = {{6, 2}};
+    metrics.rank_tokens = {{6, 2}};
+    metrics.expert_seconds = 0.5;
+    metrics.plan_epoch = 3;
+    observer->OnStep(metrics);
+    link_.FillState(&prepared);
+    observer->OnExpertsMoved({.step = 1,
+                              .placement = second,
+                              .seconds = 0.25,
+                              .max_rank_bytes = 30});
+    EXPECT_EQ(observer->WantedPlacement(), nullptr);
+    metrics.step = 2;
+    metrics.rank_tokens = {{4, 4}};
+    metrics.plan_epoch = 4;
+    observer->OnStep(metrics);
+    link_.FillState(&moved);
+    return TrainOutcome::kFinished;
+  };
+  EXPECT_EQ(Run().result(), EndedState::RESULT_DONE);
+  EXPECT_EQ(prepared.running().plan_epoch(), 3);
+  EXPECT_EQ(prepared.running().prepared_plan_epoch(), 4);
+  EXPECT_EQ(moved.running().plan_epoch(), 4);
+  EXPECT_EQ(moved.running().prepared_plan_epoch(), 4);
+  EXPECT_EQ(moved.running().progress().rank_balancedness(), 1.0);
+  EXPECT_EQ(moved.running().progress().plan_epoch(), 4);
+  std::vector<v1::ExpertsPlaced> placed;
+  std::vector<v1::ExpertLoads> loads;
+  for (const Report& report : sent_) {
+    if (report.has_experts_placed()) placed.push_back(report.experts_placed());
+    if (report.has_expert_loads()) loads.push_back(report.expert_loads());
+  }
+  ASSERT_EQ(placed.size(), 2u);
+  EXPECT_EQ(placed[0].placement().layers_size(), 1);  // from the checkpoint
+  EXPECT_EQ(placed[1].plan_epoch(), 4);
+  EXPECT_EQ(placed[1].step(), 1);
+  EXPECT_EQ(placed[1].seconds(), 0.25);
+  EXPECT_EQ(placed[1].max_rank_bytes(), 30);
+  EXPECT_FALSE(placed[1].has_placement());
+  // Steps before and after it are told apart.
+  ASSERT_EQ(loads.size(), 2u);
+  EXPECT_EQ(loads[0].plan_epoch(), 3);
+  EXPECT_EQ(loads[0].last_step(), 1);
+  EXPECT_EQ(loads[0].steps_left(), 4);
+  EXPECT_EQ(loads[0].slots_per_rank(), 2);
+  EXPECT_EQ(loads[0].expert_seconds(), 0.5);
+  EXPECT_EQ(loads[0].expert_bytes(), 10);
+  EXPECT_EQ(loads[0].expert_state_bytes(), 20);
+  EXPECT_THAT(loads[0].layers(0).rank_tokens(), ElementsAre(6, 2));
+  EXPECT_EQ(loads[1].plan_epoch(), 4);
+  EXPECT_THAT(loads[1].layers(0).rank_tokens(), ElementsAre(4, 4));
+  EXPECT_THAT(registry_.Text(), HasSubstr("cadre_moe_rebalances_total 1"));
 }
 
 TEST_F(SessionTest, StepsBecomeProgressScalarsAndLoads) {

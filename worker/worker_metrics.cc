@@ -96,6 +96,13 @@ struct WorkerMetrics::Impl {
             r->Gauge(metric::kMoeExpertBalancedness, {{"stat", "step"}})),
         balance_worst(r->Gauge(metric::kMoeExpertBalancedness,
                                {{"stat", "worst_layer"}})),
+        rank_balance_step(
+            r->Gauge(metric::kMoeRankBalancedness, {{"stat", "step"}})),
+        rank_balance_worst(
+            r->Gauge(metric::kMoeRankBalancedness, {{"stat", "worst_layer"}})),
+        plan_epoch(r->Gauge(metric::kMoePlanEpoch)),
+        rebalances(r->Counter(metric::kMoeRebalances)),
+        rebalance_seconds(r->Histogram(metric::kMoeRebalanceSeconds)),
         cv_mean(r->Gauge(metric::kMoeExpertLoadCv, {{"stat", "mean"}})),
         cv_max(r->Gauge(metric::kMoeExpertLoadCv, {{"stat", "max"}})),
         dead_mean(r->Gauge(metric::kMoeDeadExperts, {{"stat", "mean"}})),
@@ -148,8 +155,8 @@ struct WorkerMetrics::Impl {
   void ClearJob() {
     for (prometheus::Gauge* gauge :
          {&fill, &loss, &eval_loss, &grad_norm, &learning_rate, &balance_step,
-          &balance_worst, &cv_mean, &cv_max, &dead_mean, &dead_max, &aux_loss,
-          &z_loss}) {
+          &balance_worst, &rank_balance_step, &rank_balance_worst, &plan_epoch,
+          &cv_mean, &cv_max, &dead_mean, &dead_max, &aux_loss, &z_loss}) {
       gauge->Set(kNan);
     }
     for (const auto& [kind, gauge] : memory) gauge->Set(0);
@@ -191,8 +198,12 @@ struct WorkerMetrics::Impl {
   prometheus::Counter &steps, &nonfinite, &data_wait;
   prometheus::Counter &tokens_processed, &tokens_loss, &tokens_padding;
   prometheus::Gauge &fill, &loss, &eval_loss, &grad_norm, &learning_rate;
-  prometheus::Gauge &balance_step, &balance_worst, &cv_mean, &cv_max,
-      &dead_mean, &dead_max, &aux_loss, &z_loss;
+  prometheus::Gauge &balance_step, &balance_worst, &rank_balance_step,
+      &rank_balance_worst, &plan_epoch;
+  prometheus::Counter& rebalances;
+  prometheus::Histogram& rebalance_seconds;
+  prometheus::Gauge &cv_mean, &cv_max, &dead_mean, &dead_max, &aux_loss,
+      &z_loss;
   prometheus::Counter &routed, &dropped, &remapped;
   prometheus::Histogram &save_stall, &save_write;
   prometheus::Counter &saves_ok, &saves_error, &save_bytes;
@@ -269,6 +280,11 @@ void WorkerMetrics::ObserveStep(const StepMetrics& step,
     m.dropped.Increment(static_cast<double>(share.own_dropped));
     m.remapped.Increment(static_cast<double>(share.own_remapped));
   }
+  if (!step.rank_tokens.empty()) {
+    const ExpertBalance balance = MeasureBalance(step.rank_tokens);
+    m.rank_balance_step.Set(balance.balancedness_step);
+    m.rank_balance_worst.Set(balance.balancedness_worst);
+  }
   if (!share.rank_zero) return;
   m.loss.Set(step.loss);
   m.grad_norm.Set(step.grad_norm);
@@ -276,6 +292,16 @@ void WorkerMetrics::ObserveStep(const StepMetrics& step,
 }
 
 void WorkerMetrics::SetEvalLoss(double loss) { impl_->eval_loss.Set(loss); }
+
+void WorkerMetrics::SetPlanEpoch(int64_t plan_epoch) {
+  impl_->plan_epoch.Set(static_cast<double>(plan_epoch));
+}
+
+void WorkerMetrics::ObserveRebalance(int64_t plan_epoch, double seconds) {
+  impl_->rebalances.Increment();
+  impl_->rebalance_seconds.Observe(seconds);
+  SetPlanEpoch(plan_epoch);
+}
 
 void WorkerMetrics::ObserveCollective(absl::string_view op, int64_t bytes,
                                       double seconds) {

@@ -59,6 +59,9 @@ class WorkerMetrics {
   };
   void ObserveStep(const StepMetrics& step, const StepShare& share);
   void SetEvalLoss(double loss);
+  void SetPlanEpoch(int64_t plan_epoch);
+  // Another placement of the experts is in force; `seconds` it took.
+  void ObserveRebalance(int64_t plan_epoch, double seconds);
   // op: all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, barrier
   // or split.
   void ObserveCollective(absl::string_view op, int64_t bytes, double seconds);

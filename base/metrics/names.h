@@ -155,6 +155,21 @@ inline constexpr MetricDef kMoeExpertBalancedness{
     "Mean over maximal tokens of the routed experts, 1 is balanced: sum of "
     "means over sum of maxima of the layers, or the worst layer; last 50 "
     "steps."};
+// Labels: stat step|worst_layer.
+inline constexpr MetricDef kMoeRankBalancedness{
+    "cadre_moe_rank_balancedness_ratio", kGauge,
+    "Mean over maximal tokens of the ranks that share the experts, as counted "
+    "where they were computed: sum of means over sum of maxima of the layers, "
+    "or the worst layer; last step."};
+inline constexpr MetricDef kMoeRebalances{
+    "cadre_moe_rebalances_total", kCounter,
+    "Expert placements that were put in force while training."};
+inline constexpr MetricDef kMoeRebalanceSeconds{
+    "cadre_moe_rebalance_seconds", kHistogram,
+    "Time for which training stood still while experts moved.", kFast};
+inline constexpr MetricDef kMoePlanEpoch{
+    "cadre_moe_plan_epoch", kGauge,
+    "Expert placement in force; 0: the one the job began with."};
 // Labels: stat mean|max, over the layers.
 inline constexpr MetricDef kMoeExpertLoadCv{
     "cadre_moe_expert_load_cv_ratio", kGauge,

@@ -65,8 +65,14 @@ struct ExpertsArgs {
   std::string job;
   bool cumulative = false;
   std::vector<int> layers;  // empty: all
+  bool slots = false;       // the placement, too
 };
 int Experts(const Context& context, const ExpertsArgs& args);
+struct RebalanceArgs {
+  std::string job;
+  bool wait = false;  // until the placement is in force
+};
+int Rebalance(const Context& context, const RebalanceArgs& args);
 
 int Workers(const Context& context, const std::string& filter);
 int Cordon(const Context& context, const std::string& worker,

@@ -1,8 +1,5 @@
 // Commands that show what belongs to a job.
 
-#include <algorithm>
-#include <cmath>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
@@ -29,31 +26,6 @@ void PrintTable(const Context& context, const Table& table) {
       table.Render(context.terminal.is_tty ? context.terminal.width : 0));
 }
 
-// From no load to twice the mean and more.
-std::string HeatRow(const v1::GetExpertLoadsResponse::Layer& layer, int width) {
-  static constexpr absl::string_view kRamp = " .:-=+*#%@";
-  const int experts = layer.tokens_size();
-  double sum = 0;
-  for (const int64_t tokens : layer.tokens()) {
-    sum += static_cast<double>(tokens);
-  }
-  if (experts == 0 || sum == 0) return "";
-  const int cells = std::min(width, experts);
-  std::string row;
-  for (int c = 0; c < cells; ++c) {
-    const int begin = experts * c / cells, end = experts * (c + 1) / cells;
-    double load = 0;
-    for (int e = begin; e < end; ++e) {
-      load += static_cast<double>(layer.tokens(e));
-    }
-    const double over_mean = load / (end - begin) / (sum / experts);
-    const auto shade = static_cast<size_t>(std::lround(
-        std::min(over_mean / 2, 1.0) * static_cast<double>(kRamp.size() - 1)));
-    row += kRamp[shade];
-  }
-  return row;
-}
-
 }  // namespace
 
 int Plan(const Context& context, const std::string& name) {
@@ -75,6 +47,13 @@ int Plan(const Context& context, const std::string& name) {
       plan->tokens_per_step(), plan->total_steps(),
       FormatCount(static_cast<double>(plan->trainable_parameters())),
       FormatCount(static_cast<double>(plan->total_parameters()))));
+  if (plan->expert_slots_per_rank() > 0) {
+    context.Print(absl::StrFormat("slots    %d per rank and layer\n",
+                                  plan->expert_slots_per_rank()));
+  }
+  for (const std::string& reason : plan->reasons()) {
+    context.Print(absl::StrCat("chosen   ", reason, "\n"));
+  }
   for (const auto& term : plan->memory()) {
     context.Print(absl::StrFormat("memory   %-24s %s\n", term.name(),
                                   Megabytes(term.bytes())));
@@ -150,41 +129,6 @@ int Series(const Context& context, const SeriesArgs& args) {
   if (metrics->downsampled()) {
     context.Note("not all points are shown; --max-points shows up to 5000\n");
   }
-  return kOk;
-}
-
-int Experts(const Context& context, const ExpertsArgs& args) {
-  auto client = JobClient::Connect(context.client_options());
-  if (!client.ok()) return context.Fail(client.status());
-  v1::GetExpertLoadsRequest request;
-  request.set_job(args.job);
-  request.set_window(args.cumulative
-                         ? v1::GetExpertLoadsRequest::WINDOW_CUMULATIVE
-                         : v1::GetExpertLoadsRequest::WINDOW_RECENT);
-  for (const int layer : args.layers) request.add_layers(layer);
-  auto loads = (*client)->GetExpertLoads(request);
-  if (!loads.ok()) return context.Fail(loads.status());
-  if (context.json) {
-    context.PrintJson(*loads);
-    return kOk;
-  }
-  context.Print(absl::StrFormat(
-      "steps %d to %d, %d experts; a cell is load over mean, from ' ' (none) "
-      "over '=' to '@' (twice and more)\n",
-      loads->first_step(), loads->last_step(), loads->num_experts()));
-  const int width = std::max(16, context.terminal.width - 32);
-  Table table({"LAYER", "BALANCE", "HOTTEST", "EXPERTS"});
-  for (const auto& layer : loads->layers()) {
-    const auto hottest =
-        std::max_element(layer.tokens().begin(), layer.tokens().end());
-    table.Add({absl::StrCat(layer.index()),
-               absl::StrFormat("%.3f", layer.balancedness()),
-               layer.tokens().empty()
-                   ? "-"
-                   : absl::StrCat("#", hottest - layer.tokens().begin()),
-               absl::StrCat("|", HeatRow(layer, width), "|")});
-  }
-  PrintTable(context, table);
   return kOk;
 }
 

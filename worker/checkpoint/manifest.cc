@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 
 namespace cadre {
 namespace {
@@ -21,6 +24,38 @@ bool IsPlainName(const std::string& name) {
          name != ".";
 }
 
+// A layer is one string of experts by slot: an array would be a line per slot.
+ordered_json Encode(const ExpertPlacement& placement) {
+  ordered_json layers = ordered_json::array();
+  for (const LayerPlacement& layer : placement.layers) {
+    layers.push_back(absl::StrJoin(layer.slot_to_expert, " "));
+  }
+  return {{"plan_epoch", placement.plan_epoch},
+          {"num_experts", placement.shape.num_experts},
+          {"num_ranks", placement.shape.num_ranks},
+          {"slots_per_rank", placement.shape.slots_per_rank},
+          {"slot_to_expert", layers}};
+}
+
+absl::StatusOr<ExpertPlacement> Decode(const ordered_json& j) {
+  PlacementShape shape{.num_experts = j.at("num_experts").get<int64_t>(),
+                       .num_ranks = j.at("num_ranks").get<int64_t>(),
+                       .slots_per_rank = j.at("slots_per_rank").get<int64_t>()};
+  std::vector<std::vector<int32_t>> slots;
+  for (const ordered_json& layer : j.at("slot_to_expert")) {
+    std::vector<int32_t>& experts = slots.emplace_back();
+    for (const absl::string_view word :
+         absl::StrSplit(layer.get<std::string>(), ' ', absl::SkipEmpty())) {
+      if (!absl::SimpleAtoi(word, &experts.emplace_back())) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("'", word, "' is no expert"));
+      }
+    }
+  }
+  shape.num_layers = static_cast<int64_t>(slots.size());
+  return MakePlacement(shape, slots, j.at("plan_epoch").get<int64_t>());
+}
+
 }  // namespace
 
 std::string CheckpointManifest::ToJson() const {
@@ -35,6 +70,7 @@ std::string CheckpointManifest::ToJson() const {
   j["mesh"] = {{"world_size", mesh.world_size},
                {"fsdp_shard_group_size", mesh.fsdp_shard_group_size},
                {"expert_parallel_size", mesh.expert_parallel_size}};
+  if (placement.has_value()) j["experts"] = Encode(*placement);
   std::vector<CheckpointFile> sorted = files;
   std::sort(sorted.begin(), sorted.end(),
             [](const auto& a, const auto& b) { return a.path < b.path; });
@@ -70,6 +106,13 @@ absl::StatusOr<CheckpointManifest> CheckpointManifest::Parse(
         .world_size = mesh.at("world_size").get<int>(),
         .fsdp_shard_group_size = mesh.at("fsdp_shard_group_size").get<int>(),
         .expert_parallel_size = mesh.at("expert_parallel_size").get<int>()};
+    if (j.contains("experts")) {
+      absl::StatusOr<ExpertPlacement> placement = Decode(j.at("experts"));
+      if (!placement.ok()) {
+        return Bad(absl::StrCat("experts: ", placement.status().message()));
+      }
+      m.placement = *std::move(placement);
+    }
     for (const ordered_json& f : j.at("files")) {
       m.files.push_back({.path = f.at("path").get<std::string>(),
                          .bytes = f.at("bytes").get<int64_t>(),

@@ -5,11 +5,13 @@
 // folder a checkpoint (docs/checkpoint_format.md). Plain values.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "plan/expert_placement.h"
 #include "plan/mesh.h"
 
 namespace cadre {
@@ -33,6 +35,9 @@ struct CheckpointManifest {
   std::string base_fingerprint;  // of the base model
   std::string config_hash;       // of what must not change between attempts
   MeshSpec mesh;
+  // Where the experts lay; unset without expert parallelism. A hint: what is
+  // stored goes by logical expert, so any placement can resume.
+  std::optional<ExpertPlacement> placement;
   std::vector<CheckpointFile> files;  // by path
 
   std::string ToJson() const;  // deterministic

@@ -1,6 +1,7 @@
 #include "worker/model/expert_dispatch.h"
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
 #include <utility>
 
@@ -51,6 +52,24 @@ absl::StatusOr<ExchangeQueue::Ticket> Launch(
   if (runtime->side != nullptr) CADRE_RETURN_IF_ERROR(runtime->side->Follow());
   return runtime->queue.Launch(std::move(collective));
 }
+
+// Adds the time until it goes out of scope.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double* seconds)
+      : seconds_(seconds), begin_(std::chrono::steady_clock::now()) {}
+  ~Stopwatch() {
+    *seconds_ +=
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_)
+            .count();
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  double* const seconds_;
+  const std::chrono::steady_clock::time_point begin_;
+};
 
 }  // namespace
 
@@ -247,6 +266,10 @@ void ExpertDispatch::CountTraffic(const LayerContext& ctx, int64_t width) {
     if (ctx.replay) continue;
     traffic.rows += rows;
     traffic.pairs += pairs;
+    if (std::ssize(traffic.computed_pairs) <= layer_) {
+      traffic.computed_pairs.resize(layer_ + 1, 0);
+    }
+    traffic.computed_pairs[layer_] += Sum(chunk.received.pairs);
   }
   if (ctx.replay) return;
   traffic.count_bytes += (ctx.experts->experts.size() - 1) *
@@ -305,9 +328,12 @@ absl::Status ExpertDispatch::Forward(const LayerContext& ctx, const Tensor& in,
     CADRE_RETURN_IF_ERROR(runtime.queue.Wait(chunk.ticket));
     CADRE_RETURN_IF_ERROR(Unpack(ctx, ids.dim(1), &chunk));
     const Tensor computed = ctx.Scratch({chunk.in_rows.dim(0), width});
-    CADRE_RETURN_IF_ERROR(chunk.experts.Forward(ctx, chunk.in_rows, chunk.slots,
-                                                chunk.weights, computed,
-                                                chunk.received.num_pairs));
+    {
+      const Stopwatch watch(&runtime.traffic.expert_seconds);
+      CADRE_RETURN_IF_ERROR(
+          chunk.experts.Forward(ctx, chunk.in_rows, chunk.slots, chunk.weights,
+                                computed, chunk.received.num_pairs));
+    }
     CADRE_RETURN_IF_ERROR(ctx.scratch->status());
     // What came back lies where the rows lay that were sent.
     CADRE_ASSIGN_OR_RETURN(
@@ -374,8 +400,11 @@ absl::Status ExpertDispatch::Backward(const LayerContext& ctx,
     chunk.out_pairs = ctx.ScratchParam({chunk.sent.num_pairs, 1});
     CADRE_RETURN_IF_ERROR(ctx.scratch->status());
     CADRE_RETURN_IF_ERROR(runtime.queue.Wait(chunk.ticket));
-    CADRE_RETURN_IF_ERROR(chunk.experts.Backward(ctx, chunk.in_rows, d_p,
-                                                 d_rows, /*accumulate=*/false));
+    {
+      const Stopwatch watch(&runtime.traffic.expert_seconds);
+      CADRE_RETURN_IF_ERROR(chunk.experts.Backward(
+          ctx, chunk.in_rows, d_p, d_rows, /*accumulate=*/false));
+    }
     CADRE_RETURN_IF_ERROR(
         MoeGather(ctx.exec, {.x = d_p.Reshape({d_p.num_elements(), 1}),
                              .row_source = chunk.places,

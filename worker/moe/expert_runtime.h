@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "worker/comm/communicator.h"
 #include "worker/device/side_stream.h"
@@ -26,6 +27,11 @@ struct ExpertTraffic {
   int64_t count_bytes = 0;  // sizes of what follows
   // Time for which computing stood still because of exchanges.
   double exposed_seconds = 0.0;
+  // By MoE layer: pairs that this rank computed in forward passes, whoever sent
+  // them; a recomputed pass counts nothing.
+  std::vector<int64_t> computed_pairs;
+  // Spent in the experts of this rank, both directions; host time.
+  double expert_seconds = 0.0;
 };
 
 struct ExpertRuntime {

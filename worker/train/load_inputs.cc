@@ -16,6 +16,7 @@
 #include "model/peft_adapter.h"
 #include "model/sha256.h"
 #include "plan/mesh.h"
+#include "worker/checkpoint/manifest.h"
 #include "worker/data/packed_dataset.h"
 #include "worker/model/model.h"
 #include "worker/model/parameter_values.h"
@@ -142,6 +143,27 @@ absl::Status CopyTo(const Exec& exec, ParameterRegistry& parameters,
   return WriteHeldPart(exec, values, parameter);
 }
 
+// Where the experts lie at the first step; null: in order. A placement of a
+// checkpoint that cannot be read or does not fit is no reason to fail: any
+// placement trains the same, and resuming says what is wrong with the rest.
+std::shared_ptr<const ExpertPlacement> FirstPlacement(
+    const TrainerOptions& options, const PlacementShape& shape) {
+  if (options.moe.placement != nullptr || shape.num_layers == 0 ||
+      options.checkpoint.resume_path.empty()) {
+    return options.moe.placement;
+  }
+  const absl::StatusOr<std::string> text = ReadFile(absl::StrCat(
+      options.checkpoint.resume_path, "/", CheckpointManifest::kFileName));
+  if (!text.ok()) return nullptr;
+  absl::StatusOr<CheckpointManifest> manifest =
+      CheckpointManifest::Parse(*text);
+  if (!manifest.ok() || !manifest->placement.has_value() ||
+      !(manifest->placement->shape == shape)) {
+    return nullptr;
+  }
+  return std::make_shared<ExpertPlacement>(*std::move(manifest->placement));
+}
+
 absl::Status LoadModel(const TrainerOptions& options, const Exec& exec,
                        TrainObserver* observer, TrainerInputs* inputs) {
   observer->OnPreparing("model", 0, 2);
@@ -169,7 +191,12 @@ absl::Status LoadModel(const TrainerOptions& options, const Exec& exec,
                        .aux_loss_coef = options.moe.aux_loss_coef,
                        .z_loss_coef = options.moe.z_loss_coef};
   CADRE_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Create(options.mesh));
-  CADRE_RETURN_IF_ERROR(PlaceModel(spec, mesh, options.rank, &model_options));
+  const std::shared_ptr<const ExpertPlacement> placement = FirstPlacement(
+      options, ExpertSlots(spec, mesh, options.moe.spare_slots_per_rank));
+  CADRE_RETURN_IF_ERROR(
+      PlaceModel(spec, mesh, options.rank, &model_options,
+                 {.spare_slots_per_rank = options.moe.spare_slots_per_rank,
+                  .placement = placement.get()}));
   if (options.tuning.method == TuningOptions::Method::kLora) {
     CADRE_ASSIGN_OR_RETURN(inputs->adapter,
                            MakeAdapter(options, spec, observer));

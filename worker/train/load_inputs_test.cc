@@ -19,6 +19,8 @@
 #include "base/status_matchers.h"
 #include "model/model_dir.h"
 #include "model/peft_adapter.h"
+#include "plan/expert_placement.h"
+#include "worker/checkpoint/manifest.h"
 #include "worker/comm/local_communicator.h"
 #include "worker/data/packed_dataset.h"
 #include "worker/model/model.h"
@@ -260,6 +262,43 @@ TEST_F(LoadInputsTest, AnAdapterThatIsNotTrainedGoesBackUnchanged) {
                          ReadFile(absl::StrCat(root_, "/again/", name)));
     EXPECT_TRUE(a == b) << name;
   }
+}
+
+TEST_F(LoadInputsTest, ExpertsLieWhereTheCheckpointSaysIfItFits) {
+  TrainerOptions options = Options();
+  options.model.random_init = true;
+  options.model.config = root_ + "/init/config.json";
+  options.model.tokenizer = root_ + "/init";
+  options.mesh = {.world_size = 2, .expert_parallel_size = 2};
+  options.moe.spare_slots_per_rank = 1;
+  PlacementShape shape{
+      .num_layers = 2, .num_experts = 4, .num_ranks = 2, .slots_per_rank = 3};
+  CheckpointManifest manifest;
+  ASSERT_OK_AND_ASSIGN(
+      manifest.placement,
+      MakePlacement(shape, {{0, 1, 3, 2, 3, -1}, {3, 2, 1, 0, 0, 0}}, 5));
+  const auto placed = [&]() -> absl::StatusOr<ExpertPlacement> {
+    CADRE_ASSIGN_OR_RETURN(const TrainerInputs inputs,
+                           LoadTrainerInputs(options, {}, &events_));
+    return inputs.model->expert_parallel()->placement;
+  };
+  ASSERT_OK_AND_ASSIGN(ExpertPlacement at, placed());
+  EXPECT_EQ(at, PlaceContiguous(shape).value());
+  options.checkpoint.resume_path = root_;
+  Write("manifest.json", manifest.ToJson());
+  ASSERT_OK_AND_ASSIGN(at, placed());
+  EXPECT_EQ(at, *manifest.placement);
+  // Whoever leads the job knows better.
+  auto given = std::make_shared<ExpertPlacement>(*manifest.placement);
+  given->plan_epoch = 9;
+  options.moe.placement = given;
+  ASSERT_OK_AND_ASSIGN(at, placed());
+  EXPECT_EQ(at.plan_epoch, 9);
+  options.moe.placement = nullptr;
+  options.moe.spare_slots_per_rank = 0;
+  shape.slots_per_rank = 2;
+  ASSERT_OK_AND_ASSIGN(at, placed());
+  EXPECT_EQ(at, PlaceContiguous(shape).value());
 }
 
 TEST_F(LoadInputsTest, ErrorsNameTheFieldOrTheFile) {

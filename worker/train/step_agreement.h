@@ -3,8 +3,8 @@
 
 // The collective that opens every step: one world maximum (and, through negated
 // values, minimum). It proves that all ranks stand at the same step of the same
-// attempt, and spreads wishes that any rank may have, so that a stop or a save
-// takes effect at the same step everywhere.
+// attempt under the same placement of experts, and spreads wishes that any rank
+// may have, so that a stop or a save takes effect at the same step everywhere.
 
 #include <cstdint>
 
@@ -18,6 +18,10 @@ namespace cadre {
 struct StepWishes {
   bool stop = false;
   bool save = false;
+  // Placement of the experts in force, and the one that this rank could change
+  // to (the same where there is none). Agreed: the lowest of those, so the one
+  // that every rank holds.
+  int64_t plan_epoch = 0, next_plan_epoch = 0;
 };
 
 // INTERNAL with both ends of the range where the ranks stand apart.

@@ -167,6 +167,9 @@ absl::StatusOr<StepMetrics> TrainStepRunner::Run(const TrainStep& data,
   metrics.dropped_pairs = totals.dropped_pairs;
   metrics.remapped_pairs = totals.remapped_pairs;
   metrics.phases = totals.phases;
+  metrics.rank_tokens = std::move(totals.rank_tokens);
+  metrics.expert_seconds = totals.expert_seconds;
+  if (experts != nullptr) metrics.plan_epoch = experts->placement.plan_epoch;
   // Every element is counted by one rank and the sum is the same everywhere, so
   // every rank takes the same decision and clips by the same number.
   CADRE_ASSIGN_OR_RETURN(metrics.grad_norm, GradientNorm());
@@ -188,6 +191,11 @@ absl::StatusOr<TrainStepRunner::Totals> TrainStepRunner::ForwardBackward(
   Totals totals;
   for (int64_t experts : experts_per_layer_) {
     totals.expert_tokens.emplace_back(experts, 0);
+  }
+  const ExpertParallel* const experts = model_->expert_parallel();
+  if (experts != nullptr) {
+    totals.rank_tokens.assign(experts_per_layer_.size(),
+                              std::vector<int64_t>(experts->size(), 0));
   }
   const int64_t global_batches = options_.micro_batches * world_->size();
   const int64_t first =
@@ -218,6 +226,12 @@ absl::StatusOr<TrainStepRunner::Totals> TrainStepRunner::ForwardBackward(
       for (const int64_t moved : layer.remapped) totals.remapped_pairs += moved;
     }
     Add(totals.expert_tokens, result.expert_tokens);
+    totals.expert_seconds += result.traffic.expert_seconds;
+    const std::vector<int64_t>& computed = result.traffic.computed_pairs;
+    for (size_t l = 0; l < totals.rank_tokens.size() && l < computed.size();
+         ++l) {
+      totals.rank_tokens[l][experts->rank] += computed[l];
+    }
   }
   return totals;
 }
@@ -244,6 +258,24 @@ absl::Status TrainStepRunner::ReduceTotals(Totals* totals) {
     std::copy_n(at, layer.size(), layer.begin());
     at += static_cast<int64_t>(layer.size());
   }
+  return ReduceRankTotals(totals);
+}
+
+absl::Status TrainStepRunner::ReduceRankTotals(Totals* totals) {
+  if (totals->rank_tokens.empty()) return absl::OkStatus();
+  std::vector<int64_t> counts;
+  for (const auto& layer : totals->rank_tokens) {
+    counts.insert(counts.end(), layer.begin(), layer.end());
+  }
+  CADRE_RETURN_IF_ERROR(world_->AllReduceSum(absl::MakeSpan(counts)));
+  auto at = counts.begin();
+  for (auto& layer : totals->rank_tokens) {
+    std::copy_n(at, layer.size(), layer.begin());
+    at += static_cast<int64_t>(layer.size());
+  }
+  auto nanoseconds = static_cast<int64_t>(1e9 * totals->expert_seconds);
+  CADRE_RETURN_IF_ERROR(world_->AllReduceMax(absl::MakeSpan(&nanoseconds, 1)));
+  totals->expert_seconds = 1e-9 * static_cast<double>(nanoseconds);
   return absl::OkStatus();
 }
 

@@ -61,6 +61,8 @@ class TrainStepRunner {
     int64_t dropped_pairs = 0, remapped_pairs = 0;
     std::vector<std::vector<int64_t>> expert_tokens;
     PhaseSeconds phases{};
+    std::vector<std::vector<int64_t>> rank_tokens;
+    double expert_seconds = 0.0;
   };
 
   TrainStepRunner(const TrainStepOptions& options, Model* model,
@@ -70,6 +72,7 @@ class TrainStepRunner {
   absl::StatusOr<Totals> ForwardBackward(const TrainStep& data, int64_t step,
                                          int64_t global_targets);
   absl::Status ReduceTotals(Totals* totals);
+  absl::Status ReduceRankTotals(Totals* totals);
   absl::StatusOr<double> GradientNorm();
   // To ranks that hold the same: updated slices, then spare copies of experts.
   absl::Status ShareValues();

@@ -21,6 +21,7 @@
 #include "worker/shard/mesh_communicators.h"
 #include "worker/shard/parameter_gather.h"
 #include "worker/train/export.h"
+#include "worker/train/replace_experts.h"
 #include "worker/train/schedule.h"
 #include "worker/train/step_agreement.h"
 #include "worker/train/train_step.h"
@@ -124,6 +125,14 @@ class TrainerImpl final : public Trainer {
  private:
   absl::StatusOr<TrainOutcome> RunSteps();
   absl::Status Step(double wait_seconds);
+  // What this rank would change to now: a newer placement than that in force.
+  std::shared_ptr<const ExpertPlacement> NextPlacement();
+  absl::Status MoveExpertsTo(
+      const std::shared_ptr<const ExpertPlacement>& next);
+  int64_t plan_epoch() const {
+    const ExpertParallel* const experts = inputs_.model->expert_parallel();
+    return experts == nullptr ? 0 : experts->placement.plan_epoch;
+  }
   absl::Status CountNonfinite(const StepMetrics& metrics);
   absl::Status Evaluate();
   absl::Status Save();
@@ -135,6 +144,7 @@ class TrainerImpl final : public Trainer {
             .optimizer = &runner_->optimizer(),
             .data = inputs_.train.get(),
             .base_fingerprint = inputs_.base_fingerprint,
+            .experts = inputs_.model->expert_parallel(),
             .exec = inputs_.exec};
   }
 
@@ -239,10 +249,20 @@ absl::StatusOr<TrainOutcome> TrainerImpl::RunSteps() {
   observer_->OnPhase(TrainPhase::kTrain);
   saved_at_ = clock_->Monotonic();
   const TrainCheckpointOptions& checkpoint = options_.checkpoint;
+  if (const ExpertParallel* experts = inputs_.model->expert_parallel()) {
+    observer_->OnExpertsPlaced(
+        std::make_shared<ExpertPlacement>(experts->placement),
+        options_.moe.placement == nullptr && plan_epoch() > 0,
+        SizeOfExpert(*inputs_.model, runner_->optimizer()));
+  }
   while (counters_.step < total_steps_) {
     // Clocks and orders differ between ranks; one rank's wish moves them all.
-    const StepWishes mine = {.stop = observer_->StopRequested(),
-                             .save = observer_->SaveRequested() || SaveIsDue()};
+    const std::shared_ptr<const ExpertPlacement> next = NextPlacement();
+    const StepWishes mine = {
+        .stop = observer_->StopRequested(),
+        .save = observer_->SaveRequested() || SaveIsDue(),
+        .plan_epoch = plan_epoch(),
+        .next_plan_epoch = next == nullptr ? plan_epoch() : next->plan_epoch};
     const absl::Duration begin = clock_->Monotonic();
     CADRE_ASSIGN_OR_RETURN(
         const StepWishes agreed,
@@ -252,6 +272,16 @@ absl::StatusOr<TrainOutcome> TrainerImpl::RunSteps() {
         absl::ToDoubleSeconds(clock_->Monotonic() - begin);
     if (agreed.stop || agreed.save) CADRE_RETURN_IF_ERROR(Save());
     if (agreed.stop) return TrainOutcome::kStopped;
+    // All hold a newer one. The next is ordered only when it is in force.
+    if (next != nullptr && agreed.next_plan_epoch == next->plan_epoch) {
+      CADRE_RETURN_IF_ERROR(MoveExpertsTo(next));
+    } else if (agreed.next_plan_epoch > plan_epoch()) {
+      return absl::InternalError(absl::StrCat(
+          "step ", counters_.step, ": all ranks hold expert placement ",
+          agreed.next_plan_epoch, " or a newer one, this one only ",
+          next == nullptr ? plan_epoch() : next->plan_epoch,
+          ": two placements were ordered at once"));
+    }
     CADRE_RETURN_IF_ERROR(Step(wait_seconds));
     const int64_t step = counters_.step;
     if (options_.training.eval_every > 0 &&
@@ -265,6 +295,27 @@ absl::StatusOr<TrainOutcome> TrainerImpl::RunSteps() {
   CADRE_RETURN_IF_ERROR(Evaluate());
   CADRE_RETURN_IF_ERROR(Save());
   return TrainOutcome::kFinished;
+}
+
+std::shared_ptr<const ExpertPlacement> TrainerImpl::NextPlacement() {
+  std::shared_ptr<const ExpertPlacement> wanted = observer_->WantedPlacement();
+  if (wanted == nullptr || wanted->plan_epoch <= plan_epoch()) return nullptr;
+  return wanted;
+}
+
+absl::Status TrainerImpl::MoveExpertsTo(
+    const std::shared_ptr<const ExpertPlacement>& next) {
+  const absl::Duration begin = clock_->Monotonic();
+  CADRE_ASSIGN_OR_RETURN(
+      const int64_t bytes,
+      ReplaceExperts(inputs_.exec, inputs_.model.get(), &runner_->optimizer(),
+                     *communicators_, *next));
+  observer_->OnExpertsMoved(
+      {.step = counters_.step,
+       .placement = next,
+       .seconds = absl::ToDoubleSeconds(clock_->Monotonic() - begin),
+       .max_rank_bytes = bytes});
+  return absl::OkStatus();
 }
 
 absl::Status TrainerImpl::Step(double wait_seconds) {

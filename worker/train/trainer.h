@@ -76,6 +76,25 @@ struct StepMetrics {
   double z_loss = 0.0;  // before its coefficient
   // Of this rank's passes, on its device (worker/device/phase_clock.h).
   PhaseSeconds phases{};
+  // With expert parallelism: [MoE layers][ranks of the group] pairs that each
+  // rank computed, summed over expert replicas; empty without.
+  std::vector<std::vector<int64_t>> rank_tokens;
+  double expert_seconds = 0.0;  // of the rank that spent most on its experts
+  int64_t plan_epoch = 0;       // placement under which the step ran
+};
+
+// Another placement of the experts is in force from the next step on.
+struct ExpertsMoved {
+  int64_t step = 0;  // steps done before it
+  std::shared_ptr<const ExpertPlacement> placement;
+  double seconds = 0.0;        // training stood still
+  int64_t max_rank_bytes = 0;  // received by the rank that received most
+};
+
+// What one expert of one layer weighs on the ranks.
+struct ExpertSize {
+  int64_t bytes = 0;        // weights and adapter
+  int64_t state_bytes = 0;  // of the optimizer
 };
 
 struct EvalMetrics {
@@ -118,6 +137,17 @@ class TrainObserver {
   virtual bool StopRequested() { return false; }
   // True: save at the next boundary (once per request); any rank may ask.
   virtual bool SaveRequested() { return false; }
+  // Where the experts lie at the first step; null without expert parallelism.
+  // From a checkpoint: nobody who watches has ordered it.
+  virtual void OnExpertsPlaced(
+      const std::shared_ptr<const ExpertPlacement>& placement,
+      bool from_checkpoint, const ExpertSize& size) {}
+  // The newest placement that experts should move to; null: none. They move at
+  // the first boundary at which all ranks give the same one.
+  virtual std::shared_ptr<const ExpertPlacement> WantedPlacement() {
+    return nullptr;
+  }
+  virtual void OnExpertsMoved(const ExpertsMoved& moved) {}
 };
 
 // What a trainer works on.

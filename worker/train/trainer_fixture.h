@@ -82,7 +82,25 @@ class Recorder : public TrainObserver {
     return stop_at >= 0 && static_cast<int64_t>(steps.size()) >= stop_at;
   }
 
+  void OnExpertsPlaced(const std::shared_ptr<const ExpertPlacement>& placement,
+                       bool from_checkpoint, const ExpertSize& size) override {
+    placed = placement;
+    placed_by_checkpoint = from_checkpoint;
+    expert_size = size;
+  }
+  std::shared_ptr<const ExpertPlacement> WantedPlacement() override {
+    const auto after = wanted.upper_bound(static_cast<int64_t>(steps.size()));
+    return after == wanted.begin() ? nullptr : std::prev(after)->second;
+  }
+  void OnExpertsMoved(const ExpertsMoved& m) override { moved.push_back(m); }
+
   int64_t stop_at = -1;
+  // By the number of steps after which this rank has heard of it.
+  std::map<int64_t, std::shared_ptr<const ExpertPlacement>> wanted;
+  std::shared_ptr<const ExpertPlacement> placed;
+  bool placed_by_checkpoint = false;
+  ExpertSize expert_size;
+  std::vector<ExpertsMoved> moved;
   std::vector<StepMetrics> steps;
   std::vector<EvalMetrics> evals;
   std::vector<FilesSaved> saved;
@@ -162,7 +180,10 @@ class TrainerTest : public ::testing::Test {
     auto mesh = Mesh::Create(options.mesh);
     EXPECT_OK(mesh);
     model.activation_checkpointing = options.model.activation_checkpointing;
-    EXPECT_OK(PlaceModel(*spec, *mesh, options.rank, &model));
+    EXPECT_OK(
+        PlaceModel(*spec, *mesh, options.rank, &model,
+                   {.spare_slots_per_rank = options.moe.spare_slots_per_rank,
+                    .placement = options.moe.placement.get()}));
     auto made = Model::Create(*spec, model);
     EXPECT_OK(made);
     inputs.model = *std::move(made);
@@ -187,7 +208,8 @@ class TrainerTest : public ::testing::Test {
   // Trains (and exports where a folder is named) on all ranks.
   static std::vector<std::unique_ptr<RankRun>> Run(
       const TrainerOptions& options, int64_t stop_at = -1,
-      const std::function<void(Model&)>& change = nullptr) {
+      const std::function<void(Model&)>& change = nullptr,
+      const std::function<void(int rank, Recorder&)>& prepare = nullptr) {
     const int ranks = options.mesh.world_size;
     auto world =
         CreateLocalCommunicators(ranks, {.timeout = absl::Seconds(50)});
@@ -195,6 +217,7 @@ class TrainerTest : public ::testing::Test {
     for (int r = 0; r < ranks; ++r) runs.push_back(std::make_unique<RankRun>());
     // Only the last rank asks for the stop.
     runs.back()->observer.stop_at = stop_at;
+    for (int r = 0; prepare && r < ranks; ++r) prepare(r, runs[r]->observer);
     std::vector<std::thread> threads;
     for (int r = 0; r < ranks; ++r) {
       threads.emplace_back([&, r] {

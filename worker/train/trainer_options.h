@@ -6,12 +6,14 @@
 // output, defaults applied by the caller where the job file has a derived one.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "kernels/router/router_overflow.h"
+#include "plan/expert_placement.h"
 #include "plan/mesh.h"
 #include "worker/train/schedule.h"
 
@@ -56,6 +58,11 @@ struct TrainMoeOptions {
   double capacity_factor = 1.25;
   std::optional<double> aux_loss_coef;  // unset: the model's own
   double z_loss_coef = 0.0;
+  // With expert parallelism: slots for copies on each rank and layer, and where
+  // the experts lie at the first step. No placement: as in the checkpoint that
+  // the job starts from, if it fits; else in order.
+  int64_t spare_slots_per_rank = 0;
+  std::shared_ptr<const ExpertPlacement> placement;
 };
 
 struct TrainingOptions {

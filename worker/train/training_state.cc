@@ -223,6 +223,9 @@ absl::StatusOr<FilesSaved> SaveRank(const TrainingState& state,
                     .base_fingerprint = state.base_fingerprint,
                     .config_hash = ConfigHash(options),
                     .mesh = options.mesh};
+  if (state.experts != nullptr) {
+    saved.manifest.placement = state.experts->placement;
+  }
   return saved;
 }
 

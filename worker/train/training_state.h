@@ -12,6 +12,7 @@
 #include "worker/comm/communicator.h"
 #include "worker/data/packed_dataset.h"
 #include "worker/model/parameters.h"
+#include "worker/moe/expert_parallel.h"
 #include "worker/shard/optimizer.h"
 #include "worker/train/trainer.h"
 
@@ -30,6 +31,7 @@ struct TrainingState {
   Optimizer* optimizer = nullptr;
   PackedDataset* data = nullptr;
   std::string base_fingerprint;
+  const ExpertParallel* experts = nullptr;  // null: all are here
   Exec exec;  // where parameters and optimizer lie
 };
 

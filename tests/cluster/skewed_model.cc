@@ -1,0 +1,144 @@
+#include "tests/cluster/skewed_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "base/status_macros.h"
+#include "model/model_spec.h"
+#include "worker/model/model.h"
+#include "worker/train/scratch_export.h"
+
+namespace cadre::testing {
+namespace {
+
+constexpr char kConfig[] = R"({
+  "model_type": "kimi_linear", "hidden_size": 32, "vocab_size": 160,
+  "num_hidden_layers": 3,
+  "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+  "mlp_layer_types": ["dense", "sparse", "sparse"], "intermediate_size": 48,
+  "moe_intermediate_size": 24, "num_experts": $0, "num_experts_per_token": 4,
+  "num_shared_experts": 1, "routed_scaling_factor": 1.0,
+  "moe_renormalize": true, "num_expert_group": 1, "topk_group": 1,
+  "linear_attn_config": {"num_heads": 2, "head_dim": 16,
+    "short_conv_kernel_size": 4, "kda_layers": [1, 3], "full_attn_layers": [2]},
+  "linear_num_heads": 2, "linear_head_dim": 16, "linear_conv_kernel_dim": 4,
+  "num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": null,
+  "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+  "v_head_dim": 16, "head_dim": 8, "rms_norm_eps": 1e-5, "hidden_act": "silu",
+  "tie_word_embeddings": false, "pad_token_id": 0,
+  "model_max_length": 4096})";
+
+// From the deviation that InitWeights uses.
+constexpr float kEmbeddingScale = 50.0f, kRouterScale = 12.0f;
+constexpr int kRounds = 300;
+constexpr double kRate = 0.04;        // of a bias, per unit of log load
+constexpr double kGoodEnough = 0.15;  // error of the deviation of log loads
+constexpr double kLeastLoad = 0.25;   // for the logarithm of an unused expert
+
+Batch Text() {
+  Batch batch{.cu_seqlens = {0}};
+  // As MakeJob writes it and its tokenizer reads it.
+  for (int line = 0; line < 64; ++line) {
+    const std::string text = absl::StrCat(
+        "line ", line, " of ", 64,
+        ": the quick brown fox jumps over the lazy dog ", line % 7, " times");
+    for (const char c : text) {
+      batch.ids.push_back(c == ' ' ? '~' - '!' + 1 : c - '!');
+      batch.targets.push_back(Batch::kIgnore);
+    }
+    batch.targets.back() = 0;
+    batch.cu_seqlens.push_back(static_cast<int32_t>(batch.ids.size()));
+  }
+  return batch;
+}
+
+// Shares of the load.
+std::vector<double> Draw(const SkewedModel& options, std::mt19937_64* random) {
+  std::normal_distribution<double> normal(0, options.sigma);
+  std::vector<double> shares(options.num_experts);
+  double sum = 0;
+  for (double& share : shares) sum += share = std::exp(normal(*random));
+  for (double& share : shares) share /= sum;
+  return shares;
+}
+
+absl::Status Fit(const SkewedModel& options, Model* model) {
+  std::mt19937_64 random(options.seed);
+  std::vector<Tensor> biases;
+  std::vector<std::vector<double>> wanted;
+  for (Parameter* p : model->parameters().all()) {
+    const float scale =
+        absl::EndsWith(p->name, "embed_tokens.weight") ? kEmbeddingScale
+        : absl::EndsWith(p->name, "mlp.gate.weight")   ? kRouterScale
+                                                       : 1.0f;
+    for (float& value : p->value.span<float>()) value *= scale;
+    if (absl::EndsWith(p->name, "e_score_correction_bias")) {
+      biases.push_back(p->value);
+      wanted.push_back(Draw(options, &random));
+    }
+  }
+  const Batch batch = Text();
+  double error = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    CADRE_ASSIGN_OR_RETURN(const ForwardResult result,
+                           model->Forward(batch, {}));
+    if (result.expert_tokens.size() != biases.size()) {
+      return absl::InternalError("a router has no correction bias");
+    }
+    error = 0;
+    for (size_t layer = 0; layer < biases.size(); ++layer) {
+      double total = 0, squares = 0;
+      for (const int64_t n : result.expert_tokens[layer]) {
+        total += static_cast<double>(n);
+      }
+      for (int e = 0; e < options.num_experts; ++e) {
+        const double load = std::max(
+            kLeastLoad, static_cast<double>(result.expert_tokens[layer][e]));
+        const double off = std::log(wanted[layer][e] * total / load);
+        squares += off * off;
+        biases[layer].data<float>()[e] += static_cast<float>(
+            kRate * std::clamp(off, -2.0, 2.0) / (1.0 + round / 50.0));
+      }
+      error = std::max(error, std::sqrt(squares / options.num_experts));
+    }
+    if (error < kGoodEnough * options.sigma) return absl::OkStatus();
+  }
+  return absl::InternalError(absl::StrCat(
+      "the loads of the skewed model are off by ", error, " in the logarithm"));
+}
+
+}  // namespace
+
+absl::Status WriteSkewedModel(const SkewedModel& options,
+                              const std::string& tokenizer_dir,
+                              const std::string& dir) {
+  const std::string config =
+      absl::StrReplaceAll(kConfig, {{"$0", absl::StrCat(options.num_experts)}});
+  CADRE_ASSIGN_OR_RETURN(const ModelSpec spec, ParseModelSpec(config));
+  CADRE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
+                         Model::Create(spec, {}));
+  CADRE_RETURN_IF_ERROR(model->InitWeights(options.seed));
+  CADRE_RETURN_IF_ERROR(Fit(options, model.get()));
+  const TensorSource source = [&](const LogicalTensor& tensor, int64_t begin,
+                                  int64_t end,
+                                  absl::Span<float> out) -> absl::Status {
+    const Parameter* const p = model->parameters().Find(tensor.name);
+    if (p == nullptr) return absl::InternalError("no tensor " + tensor.name);
+    const Tensor rows = p->value.Rows(begin, end);
+    if (rows.num_bytes() != static_cast<int64_t>(out.size() * sizeof(float))) {
+      return absl::InternalError("sizes of " + tensor.name);
+    }
+    std::memcpy(out.data(), rows.raw(), rows.num_bytes());
+    return absl::OkStatus();
+  };
+  return WriteScratchCheckpoint(spec, config, tokenizer_dir, source, dir);
+}
+
+}  // namespace cadre::testing
