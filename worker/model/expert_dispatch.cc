@@ -269,7 +269,7 @@ void ExpertDispatch::CountTraffic(const LayerContext& ctx, int64_t width) {
     if (std::ssize(traffic.computed_pairs) <= layer_) {
       traffic.computed_pairs.resize(layer_ + 1, 0);
     }
-    traffic.computed_pairs[layer_] += Sum(chunk.received.pairs);
+    traffic.computed_pairs[layer_] += received.num_pairs;
   }
   if (ctx.replay) return;
   traffic.count_bytes += (ctx.experts->experts.size() - 1) *

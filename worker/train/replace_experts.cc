@@ -83,8 +83,8 @@ class WholeRows {
   std::deque<Copy> copies_;
 };
 
-absl::Status MoveLayer(const MeshCommunicators& communicators, Model* model,
-                       const States& states, int layer,
+absl::Status MoveLayer(const Exec& exec, const MeshCommunicators& communicators,
+                       Model* model, const States& states, int layer,
                        const ExpertPlacement& to) {
   WholeRows whole(communicators.group(MeshGroup::kExpertReplica));
   std::vector<ExpertTensor> tensors;
@@ -105,7 +105,7 @@ absl::Status MoveLayer(const MeshCommunicators& communicators, Model* model,
     }
   }
   CADRE_RETURN_IF_ERROR(
-      MoveExperts(communicators.group(MeshGroup::kExpertParallel),
+      MoveExperts(exec, communicators.group(MeshGroup::kExpertParallel),
                   *model->expert_parallel(), to, tensors));
   whole.PutBack();
   return absl::OkStatus();
@@ -137,7 +137,8 @@ absl::StatusOr<int64_t> ReplaceExperts(const Exec& exec, Model* model,
                 {.weights = size.bytes, .state = size.state_bytes}));
   const States states = StatesOf(*optimizer);
   for (int layer = 0; layer < to.shape.num_layers; ++layer) {
-    CADRE_RETURN_IF_ERROR(MoveLayer(communicators, model, states, layer, to));
+    CADRE_RETURN_IF_ERROR(
+        MoveLayer(exec, communicators, model, states, layer, to));
   }
   CADRE_RETURN_IF_ERROR(model->SetPlacement(to));
   return plan.max_rank_bytes;
