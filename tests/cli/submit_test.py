@@ -43,9 +43,16 @@ class RefusedJobs(harness.TestCase):
                     r"use 2 or 4")
 
     def test_option_that_this_release_lacks(self):
-        self.write_job(moe="{spare_slots_per_rank: 1}")
-        self.refuse(r"job\.yaml:6:\d+: error: .*not supported by this release",
-                    r"write 0 or remove it")
+        self.write_job(moe="{bias_update_rate: 0.1}",
+                       tuning="{method: full}")
+        self.refuse(r"job\.yaml:\d+:\d+: error: .*"
+                    r"not supported by this release", r"remove it")
+
+    def test_spare_slots_without_ranks_to_share_experts(self):
+        self.write_job(moe="{spare_slots_per_rank: 1}",
+                       parallelism="{expert_parallel_size: 1}")
+        self.refuse(r"error: moe\.spare_slots_per_rank: 1 with "
+                    r"parallelism\.expert_parallel_size 1")
 
     def test_missing_job_file(self):
         self.refuse(r"job\.yaml does not exist", code=3)
@@ -147,6 +154,10 @@ class AcceptedJobs(harness.TestCase):
                          r"needs 2 cpu workers; only 0 of the 0 registered")
         result = self.coordinator.cadre("list")
         self.assertRegex(result.stdout, r"lonely +QUEUED .*needs 2 cpu workers")
+        result = self.coordinator.cadre("rebalance", "lonely")
+        self.assertNotEqual(result.returncode, 0)
+        self.assertRegex(result.stderr,
+                         r"jobs/lonely is QUEUED: experts move while it trains")
 
         for _ in range(2):  # repeating it is no error
             result = self.coordinator.cadre("cancel", "lonely",

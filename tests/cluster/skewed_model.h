@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 
@@ -18,9 +19,12 @@ struct SkewedModel {
   uint64_t seed = 1;
 };
 
+// Lines of made-up words: text in which contexts differ.
+std::vector<std::string> SkewedText(int lines);
+
 // Writes a checkpoint with random weights to `dir` (which must not exist). The
-// correction biases of its routers are fitted until text in the manner of
-// Cluster::MakeJob loads the experts as drawn. Tokenizer files come from
+// correction biases of its routers are fitted until lines of SkewedText load
+// the experts as drawn. Tokenizer files come from
 // `tokenizer_dir`. INTERNAL where the fit does not get there.
 absl::Status WriteSkewedModel(const SkewedModel& options,
                               const std::string& tokenizer_dir,
