@@ -59,7 +59,10 @@ class Commands {
     CLI::App* command = parent->add_subcommand(name, help);
     // Global options may also stand behind the command.
     command->fallthrough();
-    command->callback([this, run = std::move(run)] { chosen_ = run; });
+    // A parent's callback comes after its subcommand's.
+    command->callback([this, command, run = std::move(run)] {
+      if (command->get_subcommands().empty()) chosen_ = run;
+    });
     return command;
   }
   CLI::App* Add(const std::string& name, const std::string& help, Run run) {
@@ -76,10 +79,14 @@ class Commands {
 struct Arguments {
   SubmitArgs submit;
   ValidateArgs validate;
+  PlanArgs plan;
   ListArgs list;
   std::string job, reason, worker, filter, path;
   int limit = 100;
   ResumeArgs resume;
+  bool purge_artifacts = false;
+  PurgeArgs purge;
+  DownloadArgs download;
   SeriesArgs series;
   ExpertsArgs experts;
   RebalanceArgs rebalance;
@@ -110,9 +117,38 @@ void AddJobCommands(Arguments* args, Commands* commands) {
                 "field=value over the file, repeatable");
   c->add_flag("--local", args->validate.local, "Without a coordinator");
 
+  c = commands->Add(
+      "plan", "What would become of a job file, without submitting it",
+      [args](const Context& x) { return PlanFile(x, args->plan); });
+  c->add_option("file", args->plan.file, "Job file (YAML)")->required();
+  c->add_option("--set", args->plan.set,
+                "field=value over the file, repeatable");
+  CLI::Option* workers =
+      c->add_option("--workers", args->plan.workers,
+                    "Plan for so many workers that need not exist; without "
+                    "it for the registered ones")
+          ->check(CLI::Range(1, 1024));
+  c->add_option("--device-memory", args->plan.device_memory,
+                "Of each of them, as 80GiB")
+      ->transform(CLI::AsSizeValue(true))
+      ->needs(workers);
+  c->add_option("--link-domain", args->plan.link_domain,
+                "So many of them reach each other over fast links")
+      ->check(CLI::PositiveNumber)
+      ->needs(workers);
+  c->add_option("--candidates", args->plan.candidates,
+                "Layouts to show, up to 32")
+      ->check(CLI::Range(0, 32))
+      ->capture_default_str();
+  c->add_flag("--sample", args->plan.sample,
+              "Check the head of the data files, too");
+
   c = commands->Add("list", "Jobs, newest first",
                     [args](const Context& x) { return List(x, args->list); });
   c->add_option("--filter", args->list.filter, "For example: state = FAILED");
+  c->add_option("--order-by", args->list.order_by,
+                "create_time, priority or name, each with desc for the "
+                "highest first; several with commas");
   c->add_flag("--all", args->list.all, "Ended jobs too");
   c->add_option("--limit", args->list.limit, "At most this many")
       ->check(CLI::PositiveNumber)
@@ -145,10 +181,14 @@ void AddJobCommands(Arguments* args, Commands* commands) {
   c->add_option("--reason", args->reason, "Kept in the event");
   c->add_option("--priority", args->resume.priority, "New priority")
       ->check(CLI::Range(0, 100));
-  add_one(
-      "delete", "Forget an ended job; its files stay",
-      [args](const Context& x) { return Delete(x, args->job, args->reason); })
-      ->add_option("--reason", args->reason, "Kept in the log");
+  c = add_one("delete", "Forget an ended job; its files stay",
+              [args](const Context& x) {
+                return Delete(x, args->job, args->reason,
+                              args->purge_artifacts);
+              });
+  c->add_option("--reason", args->reason, "Kept in the log");
+  c->add_flag("--purge", args->purge_artifacts,
+              "Remove its checkpoints and its results, too");
 }
 
 void AddListCommands(Arguments* args, Commands* commands) {
@@ -161,8 +201,29 @@ void AddListCommands(Arguments* args, Commands* commands) {
           [args](const Context& x) { return Plan(x, args->job); });
   add_one("checkpoints", "Committed checkpoints of a job, newest first",
           [args](const Context& x) { return Checkpoints(x, args->job); });
-  add_one("artifacts", "Results of a job",
-          [args](const Context& x) { return Artifacts(x, args->job); });
+  CLI::App* artifacts = commands->Add(
+      "artifacts", "Results of a job, and their files",
+      [args](const Context& x) {
+        if (!args->job.empty()) return Artifacts(x, args->job);
+        x.Note("artifacts needs a job id, or: artifacts get JOB DIR\n");
+        return static_cast<int>(kUsage);
+      });
+  artifacts->add_option("job", args->job, "Job id");
+  CLI::App* get = commands->Add(
+      artifacts, "get",
+      "Download a result or a checkpoint; goes on where an "
+      "earlier call ended, and checks every SHA-256",
+      [args](const Context& x) { return Download(x, args->download); });
+  get->add_option("job", args->download.job, "Job id")->required();
+  get->add_option("dir", args->download.dir, "Folder to write to")
+      ->default_str(".");
+  CLI::Option* step = get->add_option("--checkpoint", args->download.checkpoint,
+                                      "The checkpoint of this step");
+  get->add_option("--artifact", args->download.artifact,
+                  "The result of this name; by default the first")
+      ->excludes(step);
+  get->add_flag("--path-only", args->download.path_only,
+                "Only say where it lies");
   CLI::App* c = add_one("series", "Loss and other values over the steps",
                         [args](const Context& x) {
                           args->series.job = args->job;
@@ -228,6 +289,19 @@ void AddOperatorCommands(Arguments* args, Commands* commands) {
   c->add_option("path", args->path,
                 "File on the coordinator's machine; by default the next of "
                 "its backup folder");
+  c = commands->Add("purge", "Forget ended jobs before their time",
+                    [args](const Context& x) { return Purge(x, args->purge); });
+  c->add_option("--filter", args->purge.filter,
+                "Which, for example: state = FAILED")
+      ->required();
+  c->add_option("--older-than-days", args->purge.older_than_days,
+                "Only those that ended so long ago")
+      ->check(CLI::PositiveNumber);
+  c->add_flag("--force", args->purge.force,
+              "Do it; without, only show which would go");
+  c->add_flag("--artifacts", args->purge.artifacts,
+              "Remove their checkpoints and results, too");
+  c->add_option("--reason", args->purge.reason, "Kept in the log");
   c = commands->Add("audit", "Who changed what, newest first",
                     [args](const Context& x) { return Audit(x, args->limit); });
   c->add_option("--limit", args->limit, "At most this many")

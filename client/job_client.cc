@@ -131,13 +131,19 @@ absl::StatusOr<v1::Job> JobClient::Get(const std::string& job,
   return std::move(*response.mutable_job());
 }
 
-absl::StatusOr<std::vector<v1::Job>> JobClient::List(const std::string& filter,
-                                                     int limit) {
+absl::StatusOr<v1::PlanJobResponse> JobClient::PlanJob(
+    v1::PlanJobRequest request) {
+  return impl_->Call(impl_->jobs, &v1::JobService::Stub::PlanJob, request);
+}
+
+absl::StatusOr<std::vector<v1::Job>> JobClient::List(
+    const std::string& filter, int limit, const std::string& order_by) {
   std::vector<v1::Job> jobs;
   std::string token;
   do {
     v1::ListJobsRequest request;
     request.set_filter(filter);
+    request.set_order_by(order_by);
     request.set_page_token(token);
     request.set_page_size(
         std::min(limit - static_cast<int>(jobs.size()), 1000));
@@ -181,11 +187,60 @@ absl::StatusOr<v1::Job> JobClient::Resume(const std::string& job,
 }
 
 absl::Status JobClient::Delete(const std::string& job,
-                               const std::string& reason) {
-  return impl_
-      ->Call(impl_->jobs, &v1::JobService::Stub::DeleteJob,
-             Verb<v1::DeleteJobRequest>(JobName(job), reason))
+                               const std::string& reason,
+                               bool purge_artifacts) {
+  auto request = Verb<v1::DeleteJobRequest>(JobName(job), reason);
+  request.set_purge_artifacts(purge_artifacts);
+  return impl_->Call(impl_->jobs, &v1::JobService::Stub::DeleteJob, request)
       .status();
+}
+
+absl::StatusOr<v1::PurgeJobsResponse> JobClient::Purge(
+    v1::PurgeJobsRequest request) {
+  return impl_->Call(impl_->admin, &v1::AdminService::Stub::PurgeJobs, request);
+}
+
+absl::StatusOr<v1::DownloadArtifactResponse::Listing> JobClient::Download(
+    const DownloadOptions& options) {
+  v1::DownloadArtifactRequest request;
+  request.set_name(options.name);
+  request.set_file(options.file);
+  request.set_path_only(options.path_only);
+  int64_t offset = options.offset;
+  absl::Time last_contact = absl::Now();
+  absl::Duration pause = kFirstPause;
+  v1::DownloadArtifactResponse::Listing listing;
+  for (;;) {
+    request.set_offset(offset);
+    grpc::ClientContext context;
+    auto reader = impl_->jobs->DownloadArtifact(&context, request);
+    v1::DownloadArtifactResponse part;
+    while (reader->Read(&part)) {
+      last_contact = absl::Now();
+      pause = kFirstPause;
+      if (part.has_listing()) listing = part.listing();
+      if (!part.has_chunk()) continue;
+      const absl::Status taken = options.on_data(part.chunk().data());
+      if (!taken.ok()) {
+        context.TryCancel();
+        while (reader->Read(&part)) {
+        }
+        reader->Finish();
+        return taken;
+      }
+      offset += static_cast<int64_t>(part.chunk().data().size());
+    }
+    const absl::Status status = FromGrpcStatus(reader->Finish());
+    if (status.ok()) return listing;
+    if (status.code() != absl::StatusCode::kUnavailable) return status;
+    if (absl::Now() - last_contact >
+        std::min(impl_->options.reconnect_limit, impl_->options.timeout)) {
+      return Annotate(status, absl::StrCat("lost the coordinator at ",
+                                           impl_->options.address));
+    }
+    absl::SleepFor(pause);
+    pause = std::min(2 * pause, kLongestPause);
+  }
 }
 
 absl::StatusOr<v1::Plan> JobClient::GetPlan(const std::string& job) {

@@ -45,9 +45,12 @@ class JobClient {
   // `job` is an id or "jobs/{id}", here and below.
   absl::StatusOr<cadre::v1::Job> Get(const std::string& job,
                                      cadre::v1::JobView view);
-  // Newest first; follows pages up to `limit` jobs.
-  absl::StatusOr<std::vector<cadre::v1::Job>> List(const std::string& filter,
-                                                   int limit);
+  absl::StatusOr<cadre::v1::PlanJobResponse> PlanJob(
+      cadre::v1::PlanJobRequest request);
+  // In the order of `order_by`, newest first without one; follows pages up to
+  // `limit` jobs.
+  absl::StatusOr<std::vector<cadre::v1::Job>> List(
+      const std::string& filter, int limit, const std::string& order_by = "");
   absl::StatusOr<cadre::v1::Job> Cancel(const std::string& job,
                                         const std::string& reason);
   absl::StatusOr<cadre::v1::Job> Pause(const std::string& job,
@@ -56,13 +59,29 @@ class JobClient {
   absl::StatusOr<cadre::v1::Job> Resume(const std::string& job,
                                         const std::string& reason,
                                         std::optional<int> priority);
-  absl::Status Delete(const std::string& job, const std::string& reason);
+  absl::Status Delete(const std::string& job, const std::string& reason,
+                      bool purge_artifacts = false);
+  absl::StatusOr<cadre::v1::PurgeJobsResponse> Purge(
+      cadre::v1::PurgeJobsRequest request);
   absl::StatusOr<cadre::v1::Plan> GetPlan(const std::string& job);
   // Newest first, all pages.
   absl::StatusOr<std::vector<cadre::v1::Checkpoint>> ListCheckpoints(
       const std::string& job);
   absl::StatusOr<std::vector<cadre::v1::Artifact>> ListArtifacts(
       const std::string& job);
+
+  struct DownloadOptions {
+    std::string name;  // "jobs/{job}/artifacts/adapter" or of a checkpoint
+    std::string file;  // empty: only the listing
+    int64_t offset = 0;
+    bool path_only = false;
+    // Told the bytes in order, each once. An error ends the download.
+    std::function<absl::Status(const std::string&)> on_data;
+  };
+  // Blocks until all is there; a lost connection is resumed.
+  absl::StatusOr<cadre::v1::DownloadArtifactResponse::Listing> Download(
+      const DownloadOptions& options);
+
   absl::StatusOr<cadre::v1::GetMetricsResponse> GetMetrics(
       cadre::v1::GetMetricsRequest request);
   absl::StatusOr<cadre::v1::RebalanceExpertsResponse> RebalanceExperts(

@@ -70,6 +70,13 @@ class AdminServiceImpl final : public v1::AdminService::CallbackService {
                    deps_.control->Backup(caller, *request, std::move(done));
                  });
   }
+  Reactor* PurgeJobs(Context* context, const v1::PurgeJobsRequest* request,
+                     v1::PurgeJobsResponse* response) override {
+    return Serve(deps_, context, "PurgeJobs", response,
+                 [&](const Caller& caller, auto done) {
+                   deps_.control->PurgeJobs(caller, *request, std::move(done));
+                 });
+  }
   Reactor* ListAuditRecords(Context* context,
                             const v1::ListAuditRecordsRequest* request,
                             v1::ListAuditRecordsResponse* response) override {

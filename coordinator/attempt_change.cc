@@ -298,6 +298,12 @@ v1::Assignment MakeAssignment(const JobRecord& record, int rank) {
   for (const auto& member : record.members()) {
     assignment.add_workers(member.worker_id());
   }
+  for (const auto& pinned : record.data_files()) {
+    v1::SavedFile* file = assignment.add_data_files();
+    file->set_path(pinned.path());
+    file->set_bytes(pinned.bytes());
+    file->set_sha256(pinned.sha256());
+  }
   return assignment;
 }
 

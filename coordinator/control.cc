@@ -50,6 +50,9 @@ absl::StatusOr<std::unique_ptr<Control>> Control::Start(
                         raw->ledger_.Publish();
                         raw->PublishWorkers();
                         raw->PublishExperts();
+                        if (std::exchange(raw->folders_noted_, false)) {
+                          raw->RemoveNotedFolders();
+                        }
                       },
                   .rollback =
                       [raw] {
@@ -59,7 +62,9 @@ absl::StatusOr<std::unique_ptr<Control>> Control::Start(
                         raw->workers_changed_ = false;
                         raw->experts_ = raw->committed_experts_;
                         raw->experts_changed_ = false;
+                        raw->folders_noted_ = false;
                       }});
+  control->RemoveNotedFolders();  // of a former process
   for (const RecordPtr& record : raw->table_.All()) {
     if (record->job().state() == v1::JOB_STATE_VALIDATING) {
       raw->CheckData(JobId(record->job().name()));
@@ -90,8 +95,8 @@ absl::Status Control::Load() {
 
 void Control::Stop() {
   if (stopped_.exchange(true)) return;
-  request_pool_.reset();
-  data_pool_.reset();
+  request_pool_->Stop();
+  data_pool_->Stop();
   journal_->Stop();
 }
 

@@ -62,6 +62,7 @@ struct ControlOptions {
     int jobs = 20'000;
     int events = 10'000;
     absl::Duration audit_for = absl::Hours(24 * 90);
+    bool purge_artifacts = false;
   } retention;
 };
 
@@ -80,6 +81,10 @@ class Control {
 
   void CreateJob(const Caller& caller, v1::CreateJobRequest request,
                  Done<v1::CreateJobResponse> done);
+
+  // Changes nothing.
+  void PlanJob(const Caller& caller, const v1::PlanJobRequest& request,
+               Done<v1::PlanJobResponse> done);
 
   // A verb on a job, in the fields that their requests share.
   struct JobVerb {
@@ -119,6 +124,8 @@ class Control {
   void GetExpertLoads(const v1::GetExpertLoadsRequest& request,
                       Done<v1::GetExpertLoadsResponse> done);
 
+  void PurgeJobs(const Caller& caller, const v1::PurgeJobsRequest& request,
+                 Done<v1::PurgeJobsResponse> done);
   void ListAudit(const v1::ListAuditRecordsRequest& request,
                  Done<v1::ListAuditRecordsResponse> done);
   void Backup(const Caller& caller, const v1::BackupStateRequest& request,
@@ -186,6 +193,14 @@ class Control {
   absl::Status Blame(Store& store, const state::v1::JobRecord& record,
                      const Verdict& verdict);
   void BackUpIfDue();
+  // The job that starts from files of `record`; "": none.
+  std::string UserOf(const state::v1::JobRecord& record) const;
+  // CHECKPOINT_IN_USE or ARTIFACT_NOT_LOCAL: the job's files must stay.
+  absl::Status CheckPurge(const state::v1::JobRecord& record) const;
+  // Buries an ended job; `purge` notes its folders for removal.
+  absl::Status Forget(Store& store, const RecordPtr& record, bool purge);
+  // Removes what is noted in the journal, on the request pool.
+  void RemoveNotedFolders();
   // Once an hour: what is past its time goes, a part at a time.
   absl::Status HouseKeep(Store& store);
   absl::Status FinishCheck(Store& store, const std::string& id,
@@ -194,6 +209,11 @@ class Control {
   void PrepareCreate(const Caller& caller, const v1::CreateJobRequest& request,
                      const std::string& body_sha256,
                      Done<v1::CreateJobResponse> done);
+  absl::StatusOr<v1::PlanJobResponse> MakePlanFor(
+      const Caller& caller, const v1::PlanJobRequest& request) const;
+  // What the scheduler would say of one job more; only what is about it.
+  SchedulerPass TryPlacing(const WaitingJob& job,
+                           std::vector<WorkerSlot> workers) const;
   void CheckData(const std::string& id);
   // Values over steps go to the series; they are no state.
   void TakeValues(const v1::SyncRequest& request);
@@ -230,6 +250,7 @@ class Control {
                std::shared_ptr<const state::v1::ExpertPlacementState>>;
   ExpertStates experts_;  // by job
   bool experts_changed_ = false;
+  bool folders_noted_ = false;
   std::map<std::string, absl::Duration> retry_at_;  // by job; monotonic
   struct Since {
     v1::JobState state = v1::JOB_STATE_UNSPECIFIED;

@@ -81,8 +81,11 @@ absl::Status Control::HouseKeep(Store& store) {
   for (size_t i = 0; i < ended.size() && gone.size() < kJobsPerPart; ++i) {
     const bool many = static_cast<int64_t>(ended.size() - i) > keep.jobs;
     if (!many && now - ended[i].first < keep.jobs_for) break;
+    const RecordPtr record = ledger_.Find(ended[i].second);
+    // Files that another job starts from stay, and their job with them.
+    if (keep.purge_artifacts && !UserOf(*record).empty()) continue;
     gone.push_back(ended[i].second);
-    CADRE_RETURN_IF_ERROR(ledger_.Bury(store, gone.back()));
+    CADRE_RETURN_IF_ERROR(Forget(store, record, keep.purge_artifacts));
   }
   if (gone.size() == kJobsPerPart) next_house_keeping_ = monotonic + kNextPart;
   CADRE_RETURN_IF_ERROR(

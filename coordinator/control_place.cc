@@ -13,53 +13,13 @@
 #include "coordinator/attempt_change.h"
 #include "coordinator/control.h"
 #include "coordinator/scheduler.h"
+#include "coordinator/scheduler_input.h"
 
 namespace cadre::coordinator {
 namespace {
 
 // The numbers of an unchanged reason are written down this often.
 constexpr absl::Duration kReasonInterval = absl::Seconds(5);
-
-std::string LinkDomain(const v1::Device& device) {
-  return device.link_domain().empty() ? device.hostname()
-                                      : device.link_domain();
-}
-
-WaitingJob ToWaiting(const state::v1::JobRecord& record) {
-  const v1::Job& job = record.job();
-  const v1::ResourcesSpec& need = job.config_snapshot().resources();
-  WaitingJob waiting{
-      .id = JobId(job.name()),
-      .owner = job.owner(),
-      .priority = job.priority(),
-      .sequence = record.create_sequence(),
-      .recovering = job.state() == v1::JOB_STATE_RECOVERING,
-      .requeued = record.requeued(),
-      .num_workers = need.workers(),
-      .backend = need.backend(),
-      .min_memory_bytes = need.min_device_memory_bytes(),
-      .max_link_domains = need.max_link_domains(),
-      .selector = {need.selector().begin(), need.selector().end()}};
-  for (const auto& member : record.members()) {
-    waiting.former_workers.push_back(member.worker_id());
-  }
-  return waiting;
-}
-
-HoldingJob ToHolding(const state::v1::JobRecord& record) {
-  const v1::Job& job = record.job();
-  HoldingJob holding{.id = JobId(job.name()),
-                     .owner = job.owner(),
-                     .priority = job.priority(),
-                     .start = FromProto(job.start_time()),
-                     .running = job.state() == v1::JOB_STATE_RUNNING,
-                     .leaving = job.state() == v1::JOB_STATE_PAUSING ||
-                                job.state() == v1::JOB_STATE_CANCELLING};
-  for (const auto& member : record.members()) {
-    holding.workers.push_back(member.worker_id());
-  }
-  return holding;
-}
 
 }  // namespace
 
@@ -117,29 +77,12 @@ absl::Status Control::Place(Store& store) {
     if (retry != retry_at_.end()) job.backoff_left = retry->second - now;
   }
   if (input.waiting.empty()) return absl::OkStatus();
+  const std::vector<WorkerView> views = registry_.All(now);
   std::map<std::string, std::string> incarnations;
-  for (const WorkerView& view : registry_.All(now)) {
-    const v1::Device& device = view.last.device();
+  for (const WorkerView& view : views) {
     incarnations[view.id] = view.incarnation;
-    WorkerSlot slot{.id = view.id,
-                    .backend = device.backend(),
-                    .memory_bytes = device.memory_bytes(),
-                    .link_domain = LinkDomain(device),
-                    .hostname = device.hostname(),
-                    .labels = {device.labels().begin(), device.labels().end()}};
-    const auto row = worker_rows_.find(view.id);
-    if (!view.lease_live) {
-      slot.use = WorkerSlot::Use::kUnreachable;
-    } else if (held.contains(view.id) || !view.last.has_idle()) {
-      slot.use = WorkerSlot::Use::kBusy;
-    } else if (view.last.draining() ||
-               (row != worker_rows_.end() &&
-                row->second.admin_state !=
-                    v1::Worker::ADMIN_STATE_SCHEDULABLE)) {
-      slot.use = WorkerSlot::Use::kCordoned;
-    }
-    input.workers.push_back(std::move(slot));
   }
+  input.workers = MakeSlots(views, worker_rows_, held);
   const SchedulerPass pass = Schedule(std::move(input));
   for (const Placement& placement : pass.placements) {
     std::vector<state::v1::Member> members;

@@ -152,12 +152,15 @@ void Control::DeleteJob(const Caller& caller,
                             "first"),
                {{"state", StateName(record->job().state())}});
          }
+         if (request.purge_artifacts()) {
+           CADRE_RETURN_IF_ERROR(CheckPurge(*record));
+         }
          CADRE_LOG(INFO) << record->job().name() << ": deleted by "
                          << caller.principal << " "
                          << request.reason().substr(0, kMaxReason);
          CADRE_RETURN_IF_ERROR(
              Audit(store, caller, "DeleteJob", record->job().name()));
-         return ledger_.Bury(store, id);
+         return Forget(store, record, request.purge_artifacts());
        },
        .done =
            [this, caller, id, done](const absl::Status& status) {

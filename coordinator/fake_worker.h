@@ -6,12 +6,15 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <filesystem>
 #include <functional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "base/rpc/grpc_status.h"
 #include "cadre/v1/worker_service.grpc.pb.h"
+#include "model/sha256.h"
 
 namespace cadre::coordinator {
 
@@ -34,6 +37,10 @@ class FakeWorker {
   bool hold_prepare = false;
   bool hold_export = false;
   bool seals = true;
+  // Leaves the adapter and the sealed checkpoints on disk, each a manifest and
+  // one file with `content`.
+  bool writes_files = false;
+  std::string content = "weights";
   // Reports loss and expert loads of each step.
   bool values = true;
   // Of a step, where the default will not do.
@@ -126,13 +133,31 @@ class FakeWorker {
     auto* sealed = AddReport()->mutable_checkpoint_sealed();
     sealed->set_step(sealed_);
     sealed->set_storage_path(Folder(sealed_));
-    sealed->set_manifest_sha256("m");
+    sealed->set_manifest_sha256(
+        writes_files ? WriteFolder(Folder(sealed_), "manifest.json") : "m");
     sealed->set_bytes(reply.seal_files_size());
   }
 
   std::string Folder(int64_t step) const {
     return absl::StrCat(assignment_.checkpoint_dir(), "/step-", step,
                         ".attempt-", assignment_.attempt_epoch());
+  }
+
+  static std::string Digest(const std::string& text) {
+    Sha256 sha;
+    sha.Update(text);
+    return sha.HexDigest();
+  }
+  // Returns the manifest's digest.
+  std::string WriteFolder(const std::string& folder, const char* manifest) {
+    std::filesystem::create_directories(absl::StrCat(folder, "/part"));
+    const std::string text = absl::StrCat(
+        R"({"files": [{"path": "part/data.bin", "bytes": )", content.size(),
+        R"(, "sha256": ")", Digest(content), R"("}]})");
+    const bool written =
+        WriteFileAtomic(absl::StrCat(folder, "/part/data.bin"), content).ok() &&
+        WriteFileAtomic(absl::StrCat(folder, "/", manifest), text).ok();
+    return written ? Digest(text) : "";
   }
 
   void Run(const v1::SyncResponse& reply) {
@@ -171,6 +196,10 @@ class FakeWorker {
           artifact->set_kind("adapter");
           artifact->set_storage_path(assignment_.output_dir());
           artifact->set_bytes(9);
+          if (writes_files) {
+            artifact->set_manifest_sha256(
+                WriteFolder(assignment_.output_dir(), "cadre_manifest.json"));
+          }
         }
         state_.mutable_ended()->set_result(v1::EndedState::RESULT_DONE);
         state_.mutable_ended()->set_step(step_);

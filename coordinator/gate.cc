@@ -55,6 +55,7 @@ int64_t ModifiedNs(const std::string& path) {
 Role RoleFor(const std::string& method) {
   static const auto* const kRoles = new std::map<std::string, Role>{
       {"CreateJob", Role::kSubmitter},
+      {"PlanJob", Role::kViewer},
       {"GetJob", Role::kViewer},
       {"ListJobs", Role::kViewer},
       {"WatchJob", Role::kViewer},
@@ -66,6 +67,7 @@ Role RoleFor(const std::string& method) {
       {"GetPlan", Role::kViewer},
       {"ListCheckpoints", Role::kViewer},
       {"ListArtifacts", Role::kViewer},
+      {"DownloadArtifact", Role::kSubmitter},
       {"GetMetrics", Role::kViewer},
       {"GetExpertLoads", Role::kViewer},
       {"ListWorkers", Role::kViewer},
@@ -73,6 +75,7 @@ Role RoleFor(const std::string& method) {
       {"Uncordon", Role::kAdmin},
       {"Drain", Role::kAdmin},
       {"BackupState", Role::kAdmin},
+      {"PurgeJobs", Role::kAdmin},
       {"ListAuditRecords", Role::kAdmin},
       {"Sync", Role::kWorker},
   };

@@ -2,6 +2,7 @@
 
 #include "cadre/v1/job_service.grpc.pb.h"
 #include "coordinator/api_error.h"
+#include "coordinator/download.h"
 #include "coordinator/page.h"
 #include "coordinator/services.h"
 #include "coordinator/unary.h"
@@ -84,7 +85,8 @@ class RefusedWatch final
 
 class JobServiceImpl final : public v1::JobService::CallbackService {
  public:
-  explicit JobServiceImpl(const ServiceDeps& deps) : deps_(deps) {}
+  explicit JobServiceImpl(const ServiceDeps& deps)
+      : deps_(deps), downloads_(deps) {}
 
   using Context = grpc::CallbackServerContext;
   using Reactor = grpc::ServerUnaryReactor;
@@ -94,6 +96,14 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
     return Serve(deps_, context, "CreateJob", response,
                  [&](const Caller& caller, auto done) {
                    deps_.control->CreateJob(caller, *request, std::move(done));
+                 });
+  }
+
+  Reactor* PlanJob(Context* context, const v1::PlanJobRequest* request,
+                   v1::PlanJobResponse* response) override {
+    return Serve(deps_, context, "PlanJob", response,
+                 [&](const Caller& caller, auto done) {
+                   deps_.control->PlanJob(caller, *request, std::move(done));
                  });
   }
 
@@ -205,6 +215,11 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
     return new WatchReactor(metrics, deps_.watches, *request);
   }
 
+  grpc::ServerWriteReactor<v1::DownloadArtifactResponse>* DownloadArtifact(
+      Context* context, const v1::DownloadArtifactRequest* request) override {
+    return downloads_.Start(context, *request);
+  }
+
  private:
   RecordPtr Find(const std::string& name) const {
     return deps_.control->table().Find(JobId(name));
@@ -220,6 +235,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   }
 
   const ServiceDeps deps_;
+  Downloads downloads_;
 };
 
 }  // namespace

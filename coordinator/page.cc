@@ -15,6 +15,7 @@
 #include "base/status_macros.h"
 #include "coordinator/api_error.h"
 #include "coordinator/job.h"
+#include "coordinator/order.h"
 
 namespace cadre::coordinator {
 namespace {
@@ -56,6 +57,38 @@ std::string Text(const v1::Job& job, const std::string& field) {
   if (field == "queue_reason") return job.queue_reason().code();
   const auto it = job.labels().find(field.substr(sizeof("label.") - 1));
   return it == job.labels().end() ? "" : it->second;
+}
+
+// Looks at every job that matches, so that the order may be any.
+absl::StatusOr<v1::ListJobsResponse> ListOrdered(
+    const JobTable& table, const v1::ListJobsRequest& request,
+    const JobFilter& filter, const JobOrder& order, const std::string& query,
+    int size) {
+  std::string after;
+  if (!request.page_token().empty()) {
+    CADRE_ASSIGN_OR_RETURN(after, ReadPageToken(request.page_token(), query));
+  }
+  std::vector<std::pair<std::string, RecordPtr>> found;
+  table.Visit(std::numeric_limits<int64_t>::max(),
+              [&](const RecordPtr& record) {
+                if (filter.Matches(record->job()))
+                  found.emplace_back("", record);
+                return true;
+              });
+  for (auto& [key, record] : found) key = order.Key(*record);
+  std::erase_if(found, [&](const auto& item) { return item.first <= after; });
+  const auto end = found.begin() +
+                   std::min<int64_t>(size, static_cast<int64_t>(found.size()));
+  std::partial_sort(found.begin(), end, found.end());
+  v1::ListJobsResponse response;
+  for (auto item = found.begin(); item != end; ++item) {
+    *response.add_jobs() =
+        table.View(*item->second, request.view() == v1::JOB_VIEW_FULL);
+  }
+  if (end != found.end()) {
+    response.set_next_page_token(MakePageToken(std::prev(end)->first, query));
+  }
+  return response;
 }
 
 }  // namespace
@@ -111,7 +144,13 @@ absl::StatusOr<v1::ListJobsResponse> ListJobs(
   CADRE_ASSIGN_OR_RETURN(const int size, PageSize(request.page_size()));
   CADRE_ASSIGN_OR_RETURN(const JobFilter filter,
                          JobFilter::Parse(request.filter()));
-  const std::string query = absl::StrCat("jobs ", request.filter());
+  CADRE_ASSIGN_OR_RETURN(const JobOrder order,
+                         JobOrder::Parse(request.order_by()));
+  const std::string query =
+      absl::StrCat("jobs ", request.filter(), "\n", request.order_by());
+  if (!order.is_newest_first()) {
+    return ListOrdered(table, request, filter, order, query, size);
+  }
   int64_t before = std::numeric_limits<int64_t>::max();
   if (!request.page_token().empty()) {
     CADRE_ASSIGN_OR_RETURN(const std::string position,

@@ -38,7 +38,8 @@ class JobFilter {
   Filter filter_;
 };
 
-// ListJobs over the committed jobs: newest first, keyset pages.
+// ListJobs over the committed jobs, in keyset pages: a job made meanwhile
+// shifts none.
 absl::StatusOr<v1::ListJobsResponse> ListJobs(
     const JobTable& table, const v1::ListJobsRequest& request);
 

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/rpc/error.h"
 #include "base/status_matchers.h"
+#include "coordinator/order.h"
 
 namespace cadre::coordinator {
 namespace {
@@ -107,6 +108,50 @@ TEST_F(ListTest, ATokenBelongsToItsQuery) {
   EXPECT_EQ(ErrorReason(ListJobs(table_, request).status()),
             "PAGE_TOKEN_INVALID");
   request.set_page_token("nonsense!");
+  EXPECT_EQ(ErrorReason(ListJobs(table_, request).status()),
+            "PAGE_TOKEN_INVALID");
+}
+
+TEST_F(ListTest, ComesInTheOrderAskedFor) {
+  const auto all = [&](const std::string& order_by, int page_size) {
+    v1::ListJobsRequest request;
+    request.set_order_by(order_by);
+    request.set_page_size(page_size);
+    std::string text;
+    for (;;) {
+      const auto page = ListJobs(table_, request);
+      EXPECT_OK(page);
+      if (!page.ok()) return text;
+      for (const auto& job : page->jobs()) {
+        absl::StrAppend(&text, JobId(job.name()), " ");
+      }
+      request.set_page_token(page->next_page_token());
+      if (page->next_page_token().empty()) return text;
+      absl::StrAppend(&text, "| ");
+    }
+  };
+  EXPECT_EQ(all("create_time", 3), "j1 j2 j3 | j4 j5 j6 | j7 ");
+  EXPECT_EQ(all(" create_time  desc ", 5), "j7 j6 j5 j4 j3 | j2 j1 ");
+  EXPECT_EQ(all("name desc", 10), "j7 j6 j5 j4 j3 j2 j1 ");
+  table_.Publish({Record(8, v1::JOB_STATE_QUEUED, 30),
+                  Record(9, v1::JOB_STATE_QUEUED, 30)});
+  const std::string by_priority = all("priority", 2);
+  EXPECT_THAT(by_priority, HasSubstr("j9 j8")) << by_priority;
+  EXPECT_THAT(all("priority, create_time", 20), HasSubstr("j8 j9"));
+}
+
+TEST_F(ListTest, AnOrderErrorNamesThePart) {
+  for (const char* order : {"age", "priority up", "priority,",
+                            "name, name desc", "name asc desc"}) {
+    const auto parsed = JobOrder::Parse(order);
+    ASSERT_FALSE(parsed.ok()) << order;
+    EXPECT_EQ(ErrorReason(parsed.status()), "ORDER_INVALID");
+  }
+  v1::ListJobsRequest request;
+  request.set_page_size(2);
+  request.set_order_by("name");
+  request.set_page_token(ListJobs(table_, request)->next_page_token());
+  request.set_order_by("name desc");
   EXPECT_EQ(ErrorReason(ListJobs(table_, request).status()),
             "PAGE_TOKEN_INVALID");
 }

@@ -9,9 +9,6 @@
 #include "absl/strings/str_join.h"
 
 namespace cadre::coordinator {
-namespace {
-
-using Use = WorkerSlot::Use;
 
 bool Fits(const WaitingJob& job, const WorkerSlot& worker) {
   if (worker.backend != job.backend ||
@@ -24,6 +21,10 @@ bool Fits(const WaitingJob& job, const WorkerSlot& worker) {
         return it != worker.labels.end() && it->second == want.second;
       });
 }
+
+namespace {
+
+using Use = WorkerSlot::Use;
 
 std::string Needs(const WaitingJob& job) {
   std::string text =

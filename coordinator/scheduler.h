@@ -107,6 +107,9 @@ inline constexpr int kPreemptionGap = 20;
 
 SchedulerPass Schedule(SchedulerInput input);
 
+// Backend, memory and labels are what the job asks for.
+bool Fits(const WaitingJob& job, const WorkerSlot& worker);
+
 // Why a job behind kMaxCandidates others is not looked at.
 WaitReason FarBehind(const std::string& job);
 

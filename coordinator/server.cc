@@ -95,6 +95,7 @@ ControlOptions ControlFor(const config::v1::CoordinatorConfig& config,
   if (keep.audit_days() > 0) {
     control.retention.audit_for = absl::Hours(24 * keep.audit_days());
   }
+  control.retention.purge_artifacts = keep.purge_artifacts();
   control.retention.jobs = OrDefault(keep.jobs(), control.retention.jobs);
   control.retention.events = OrDefault(keep.events(), control.retention.events);
   return control;

@@ -33,6 +33,28 @@ absl::StatusOr<std::string> Store::GetMeta(const std::string& key) {
   return value;
 }
 
+absl::Status Store::RemoveMeta(const std::string& key) {
+  CADRE_ASSIGN_OR_RETURN(Statement * remove,
+                         Cached("DELETE FROM meta WHERE key = ?"));
+  return remove->Bind(1, key).Run();
+}
+
+absl::StatusOr<std::vector<std::string>> Store::MetaKeys(
+    const std::string& prefix) {
+  CADRE_ASSIGN_OR_RETURN(
+      Statement * get,
+      Cached("SELECT key FROM meta WHERE substr(key, 1, ?) = ? ORDER BY key"));
+  get->Bind(1, static_cast<int64_t>(prefix.size())).Bind(2, prefix);
+  std::vector<std::string> keys;
+  for (;;) {
+    CADRE_ASSIGN_OR_RETURN(const bool row, get->Step());
+    if (!row) break;
+    keys.push_back(get->Text(0));
+  }
+  get->Reset();
+  return keys;
+}
+
 absl::Status Store::PutJob(const std::string& id,
                            const state::v1::JobRecord& record) {
   CADRE_ASSIGN_OR_RETURN(

@@ -50,6 +50,9 @@ class Store {
 
   absl::Status PutMeta(const std::string& key, const std::string& value);
   absl::StatusOr<std::string> GetMeta(const std::string& key);  // "": absent
+  absl::Status RemoveMeta(const std::string& key);
+  // Those that begin with `prefix`, in order.
+  absl::StatusOr<std::vector<std::string>> MetaKeys(const std::string& prefix);
 
   absl::Status PutJob(const std::string& id,
                       const state::v1::JobRecord& record);

@@ -18,7 +18,9 @@ WorkPool::WorkPool(int num_threads, int nice) {
   }
 }
 
-WorkPool::~WorkPool() {
+WorkPool::~WorkPool() { Stop(); }
+
+void WorkPool::Stop() {
   std::deque<Item> left;
   {
     absl::MutexLock lock(&mutex_);
@@ -29,6 +31,7 @@ WorkPool::~WorkPool() {
     if (item.dropped) item.dropped();
   }
   for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
 }
 
 void WorkPool::Add(std::function<void()> work, std::function<void()> dropped) {

@@ -18,9 +18,12 @@ class WorkPool {
  public:
   // nice: scheduling priority of the threads as in nice(2); 0 is normal.
   WorkPool(int num_threads, int nice);
-  ~WorkPool();  // drops what is queued, waits for what runs
+  ~WorkPool();  // Stop
   WorkPool(const WorkPool&) = delete;
   WorkPool& operator=(const WorkPool&) = delete;
+
+  // Drops what is queued, waits for what runs. Work added later is dropped.
+  void Stop();
 
   // `dropped` is called instead of `work` if the pool ends first.
   void Add(std::function<void()> work, std::function<void()> dropped = nullptr);

@@ -98,9 +98,8 @@ void Explain(const LayoutRequest& in, bool fits, Layout* layout) {
   }
 }
 
-}  // namespace
-
-absl::StatusOr<Layout> ChooseLayout(const LayoutRequest& request) {
+// Of equal degrees of cost the smaller ones come first.
+absl::StatusOr<std::vector<Layout>> EveryLayout(const LayoutRequest& request) {
   CADRE_CHECK(request.model != nullptr);
   const ModelCounts counts = CountModel(*request.model, request.lora);
   const int64_t experts = counts.num_experts;
@@ -119,7 +118,7 @@ absl::StatusOr<Layout> ChooseLayout(const LayoutRequest& request) {
       }
     }
   }
-  std::optional<Layout> best, smallest;
+  std::vector<Layout> all;
   for (const int P : expert_sizes) {
     for (const int S : shard_sizes) {
       CADRE_ASSIGN_OR_RETURN(Layout layout,
@@ -127,15 +126,38 @@ absl::StatusOr<Layout> ChooseLayout(const LayoutRequest& request) {
                                       {.world_size = request.world_size,
                                        .fsdp_shard_group_size = S,
                                        .expert_parallel_size = P}));
-      // Strictly less: of equal ones the smaller degrees, tried first.
-      if (!smallest.has_value() ||
-          layout.budget.total < smallest->budget.total) {
-        smallest = layout;
-      }
-      if (layout.budget.total > request.rank_bytes) continue;
-      if (!best.has_value() || Cost(request, layout) < Cost(request, *best)) {
-        best = std::move(layout);
-      }
+      all.push_back(std::move(layout));
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Layout>> ListLayouts(const LayoutRequest& request) {
+  CADRE_ASSIGN_OR_RETURN(std::vector<Layout> all, EveryLayout(request));
+  std::stable_sort(all.begin(), all.end(),
+                   [&request](const Layout& a, const Layout& b) {
+                     const bool a_fits = a.budget.total <= request.rank_bytes;
+                     const bool b_fits = b.budget.total <= request.rank_bytes;
+                     if (a_fits != b_fits) return a_fits;
+                     return a_fits ? Cost(request, a) < Cost(request, b)
+                                   : a.budget.total < b.budget.total;
+                   });
+  return all;
+}
+
+absl::StatusOr<Layout> ChooseLayout(const LayoutRequest& request) {
+  CADRE_ASSIGN_OR_RETURN(const std::vector<Layout> all, EveryLayout(request));
+  std::optional<Layout> best, smallest;
+  for (const Layout& layout : all) {
+    // Strictly less: of equal ones the smaller degrees, tried first.
+    if (!smallest.has_value() || layout.budget.total < smallest->budget.total) {
+      smallest = layout;
+    }
+    if (layout.budget.total > request.rank_bytes) continue;
+    if (!best.has_value() || Cost(request, layout) < Cost(request, *best)) {
+      best = layout;
     }
   }
   if (!smallest.has_value()) {
@@ -143,7 +165,10 @@ absl::StatusOr<Layout> ChooseLayout(const LayoutRequest& request) {
         absl::StrCat("no layout for ", request.world_size, " workers"));
   }
   const bool fits = best.has_value();
-  if (!fits && request.rank_bytes_assumed) best = smallest;
+  if (!fits &&
+      (request.rank_bytes_assumed || request.least_when_nothing_fits)) {
+    best = smallest;
+  }
   if (!best.has_value()) {
     absl::Status status = CheckFits(smallest->budget, request.rank_bytes);
     return absl::Status(

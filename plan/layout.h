@@ -28,6 +28,8 @@ struct LayoutRequest {
   // rank_bytes is a guess: nothing is refused for it; when nothing fits, the
   // layout with the least memory wins.
   bool rank_bytes_assumed = false;
+  // The same for memory that is known: a question, not an order.
+  bool least_when_nothing_fits = false;
   int64_t tokens = 0;            // per rank and micro-batch
   int64_t longest_document = 0;  // 0: tokens
   int64_t spare_slots_per_rank = 0;
@@ -62,6 +64,10 @@ struct Layout {
 // are tried. INVALID_ARGUMENT when a fixed size fits neither,
 // RESOURCE_EXHAUSTED (of the layout with the least memory) when nothing fits.
 absl::StatusOr<Layout> ChooseLayout(const LayoutRequest& request);
+
+// All that ChooseLayout looks at: those that fit first, the cheapest of them
+// first; then the others, by memory. Without reasons.
+absl::StatusOr<std::vector<Layout>> ListLayouts(const LayoutRequest& request);
 
 }  // namespace cadre
 

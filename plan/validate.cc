@@ -149,8 +149,11 @@ bool CanPlanMemory(const v1::JobSpec& spec) {
 }
 
 // Degrees, recomputation and memory; fills in what the job file leaves open.
-void PlanLayout(const ModelSpec& model, const LoraPlan* lora, v1::JobSpec* spec,
-                v1::Plan* plan, Checker& check) {
+void PlanLayout(const ModelSpec& model, const LoraPlan* lora,
+                const ValidateOptions& options, Validated* out,
+                Checker& check) {
+  v1::JobSpec* const spec = &out->spec;
+  v1::Plan* const plan = &out->plan;
   const bool cpu = spec->resources().backend() == "cpu";
   const int world = spec->resources().workers();
   LayoutRequest request = {
@@ -161,13 +164,17 @@ void PlanLayout(const ModelSpec& model, const LoraPlan* lora, v1::JobSpec* spec,
       .tokens = spec->data().max_seq_len() * MicroBatch(*spec),
       .longest_document = spec->data().max_seq_len(),
       .spare_slots_per_rank = spec->moe().spare_slots_per_rank(),
+      .domain_size = options.link_domain_size,
       .imbalance = kUnmeasuredImbalance,
       .constants = DefaultConstants(
           cpu ? MemoryBackend::kCpu : MemoryBackend::kGpu, world)};
+  if (request.rank_bytes <= 0) request.rank_bytes = options.device_memory_bytes;
   if (request.rank_bytes <= 0) {
     request.rank_bytes_assumed = true;
     request.rank_bytes = cpu ? kAssumedCpuBytes : kAssumedGpuBytes;
   }
+  request.least_when_nothing_fits = options.memory_is_advice;
+  out->rank_bytes = request.rank_bytes;
   auto& parallelism = *spec->mutable_parallelism();
   if (parallelism.has_fsdp_shard_group_size() ||
       !HybridParallelismReleased(spec->resources().backend())) {
@@ -181,6 +188,11 @@ void PlanLayout(const ModelSpec& model, const LoraPlan* lora, v1::JobSpec* spec,
   }
   if (parallelism.has_activation_checkpointing()) {
     request.activation_checkpointing = parallelism.activation_checkpointing();
+  }
+  if (options.list_layouts) {
+    auto layouts = ListLayouts(request);
+    // ChooseLayout says what is wrong.
+    if (layouts.ok()) out->layouts = *std::move(layouts);
   }
   const auto layout = ChooseLayout(request);
   if (!layout.ok()) {
@@ -325,8 +337,7 @@ Validated ValidateJob(const v1::JobSpec& spec, const ValidateOptions& options,
   if (facts != nullptr && facts->spec.has_value() && world >= 1 &&
       world <= 1024 && (full || lora.has_value()) && CanPlanMemory(out.spec) &&
       MeshIsLegal(out.spec)) {
-    PlanLayout(*facts->spec, full ? nullptr : &*lora, &out.spec, &out.plan,
-               check);
+    PlanLayout(*facts->spec, full ? nullptr : &*lora, options, &out, check);
   }
   CheckSpareSlots(out.spec, check);
   MakePlan(out.spec, &out.plan, check);

@@ -15,6 +15,7 @@
 #include "cadre/v1/diagnostics.pb.h"
 #include "cadre/v1/job_spec.pb.h"
 #include "cadre/v1/plan.pb.h"
+#include "plan/layout.h"
 #include "plan/model_facts.h"
 
 namespace cadre {
@@ -24,6 +25,15 @@ struct ValidateOptions {
   std::string base_dir;
   // Paths must lie below one of these; empty: anywhere.
   std::vector<std::string> allowed_roots;
+  // What the workers have, where the job file does not say; 0: a guess. Unless
+  // it is the guess, a job that needs more is refused.
+  int64_t device_memory_bytes = 0;
+  // Ranks of one link domain; 0: unknown.
+  int link_domain_size = 0;
+  // A layout that needs more memory than there is is no error: the one with
+  // the least memory is planned.
+  bool memory_is_advice = false;
+  bool list_layouts = false;
 };
 
 struct Validated {
@@ -33,6 +43,9 @@ struct Validated {
   v1::Plan plan;
   // Errors and warnings, in the order of the job file's fields.
   v1::Diagnostics diagnostics;
+  // With list_layouts: as plan/layout.h lists them.
+  std::vector<Layout> layouts;
+  int64_t rank_bytes = 0;  // what they were made for; 0: nothing was planned
   bool ok() const;
 };
 

@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/logging.h"
 #include "model/model_spec.h"
+#include "worker/data_files.h"
 #include "worker/failure.h"
 #include "worker/job_options.h"
 #include "worker/rendezvous_client.h"
@@ -73,6 +74,8 @@ class Session {
     if (!trainer_options.ok()) {
       return Error(trainer_options.status(), Activity::kPrepare);
     }
+    const absl::Status data = CheckDataFiles(assignment_);
+    if (!data.ok()) return Error(data, Activity::kPrepare);
     SessionObserver::Options watch;
     watch.rank = trainer_options->rank;
     watch.world_size = trainer_options->mesh.world_size;

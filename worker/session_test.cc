@@ -406,6 +406,19 @@ TEST_F(SessionTest, AnErrorOfPreparingIsTheUsers) {
   EXPECT_THAT(ended.status().message(), HasSubstr("/m/config.json"));
 }
 
+TEST_F(SessionTest, AChangedDataSetIsTheUsersAndTrainsNothing) {
+  std::ofstream(dir_ / "train.jsonl") << "{}";
+  assignment_.mutable_spec()->mutable_data()->add_train(
+      (dir_ / "train.jsonl").string());
+  auto* pinned = assignment_.add_data_files();
+  pinned->set_path((dir_ / "train.jsonl").string());
+  pinned->set_bytes(3);
+  script_.create = absl::InternalError("created");
+  const EndedState ended = Run();
+  EXPECT_EQ(ended.cause(), cadre::v1::FAILURE_CAUSE_USER);
+  EXPECT_THAT(ended.status().message(), HasSubstr("has 2 bytes, it had 3"));
+}
+
 TEST_F(SessionTest, AnErrorOfTrainingAbortsThePeers) {
   link_.SetTarget(DesiredRun::TARGET_TRAIN);
   script_.train = [](TrainObserver*) -> absl::StatusOr<TrainOutcome> {

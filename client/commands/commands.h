@@ -28,8 +28,19 @@ struct ValidateArgs {
 };
 int Validate(const Context& context, const ValidateArgs& args);
 
+struct PlanArgs {
+  std::string file;
+  std::vector<std::string> set;
+  int workers = 0;             // 0: the registered ones
+  uint64_t device_memory = 0;  // bytes; 0: unknown
+  int link_domain = 0;
+  int candidates = 5;
+  bool sample = false;
+};
+int PlanFile(const Context& context, const PlanArgs& args);
+
 struct ListArgs {
-  std::string filter;
+  std::string filter, order_by;
   bool all = false;  // terminal jobs too
   int limit = 100;
 };
@@ -48,10 +59,25 @@ struct ResumeArgs {
 };
 int Resume(const Context& context, const ResumeArgs& args);
 int Delete(const Context& context, const std::string& job,
-           const std::string& reason);
+           const std::string& reason, bool purge_artifacts);
+struct PurgeArgs {
+  std::string filter, reason;
+  int older_than_days = 0;  // 0: any age
+  bool force = false;
+  bool artifacts = false;
+};
+int Purge(const Context& context, const PurgeArgs& args);
 int Plan(const Context& context, const std::string& job);
 int Checkpoints(const Context& context, const std::string& job);
 int Artifacts(const Context& context, const std::string& job);
+struct DownloadArgs {
+  std::string job;
+  std::string artifact;  // empty: the job's first result
+  int64_t checkpoint = -1;
+  std::string dir = ".";
+  bool path_only = false;
+};
+int Download(const Context& context, const DownloadArgs& args);
 
 struct SeriesArgs {
   std::string job;

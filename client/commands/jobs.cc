@@ -41,7 +41,7 @@ std::string Remark(const v1::Job& job) {
 int List(const Context& context, const ListArgs& args) {
   auto client = JobClient::Connect(context.client_options());
   if (!client.ok()) return context.Fail(client.status());
-  auto jobs = (*client)->List(args.filter, args.limit);
+  auto jobs = (*client)->List(args.filter, args.limit, args.order_by);
   if (!jobs.ok()) return context.Fail(jobs.status());
   Table table({"JOB", "STATE", "STEP", "LOSS", "AGE", "REMARK"});
   int hidden = 0;

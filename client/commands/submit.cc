@@ -124,7 +124,83 @@ std::string PlanText(const v1::Plan& plan) {
   return out;
 }
 
+std::string Megabytes(int64_t bytes) {
+  return absl::StrFormat("%.1f MB", static_cast<double>(bytes) / 1e6);
+}
+
+// What PlanJob says beside the plan itself.
+std::string AnswerText(const v1::PlanJobResponse& answer) {
+  std::string out =
+      answer.fits()
+          ? "fits"
+          : absl::StrCat("does not fit: ",
+                         answer.limiting_term() == "workers"
+                             ? "the number of workers"
+                             : absl::StrCat(answer.limiting_term(),
+                                            " needs the most memory"));
+  absl::StrAppend(&out, "\n  workers ", answer.eligible_workers(),
+                  " eligible, ", answer.free_workers(), " free\n");
+  if (answer.workers_size() > 0) {
+    absl::StrAppend(&out, "  now     would start on",
+                    answer.workers_size() > 8 ? " (the first 8)" : "");
+    for (int i = 0; i < std::min(answer.workers_size(), 8); ++i) {
+      absl::StrAppend(&out, " ",
+                      answer.workers(i).substr(sizeof("workers/") - 1));
+    }
+    absl::StrAppend(&out, "\n");
+  } else if (answer.has_queue_reason()) {
+    absl::StrAppend(
+        &out, "  now     would wait: ", answer.queue_reason().message(), "\n");
+  }
+  for (const auto& candidate : answer.candidates()) {
+    absl::StrAppendFormat(
+        &out, "  layout  shards %d, experts %d, recompute %s: %s%s\n",
+        candidate.fsdp_shard_group_size(), candidate.expert_parallel_size(),
+        candidate.recompute(), Megabytes(candidate.memory_bytes()),
+        candidate.fits() ? "" : ", does not fit");
+  }
+  return out;
+}
+
 }  // namespace
+
+int PlanFile(const Context& context, const PlanArgs& args) {
+  auto file = ReadJobFile(args.file, args.set);
+  if (!file.ok()) return FailFile(context, file.status(), args.file);
+  v1::PlanJobRequest request;
+  request.set_base_dir(file->base_dir);
+  if (args.set.empty()) {
+    request.set_job_yaml(file->text);
+  } else {
+    *request.mutable_spec() = file->spec;
+  }
+  if (args.workers > 0) {
+    auto* wish = request.mutable_hypothetical();
+    wish->set_workers(args.workers);
+    wish->set_device_memory_bytes(static_cast<int64_t>(args.device_memory));
+    wish->set_link_domain_size(args.link_domain);
+  }
+  request.set_max_candidates(args.candidates);
+  request.set_sample_dataset(args.sample);
+  auto client = JobClient::Connect(context.client_options());
+  if (!client.ok()) return context.Fail(client.status());
+  auto answer = (*client)->PlanJob(request);
+  if (!answer.ok()) {
+    return context.Fail(PlaceInFile(answer.status(), *file), file->path,
+                        file->text);
+  }
+  v1::Diagnostics findings = answer->diagnostics();
+  PlaceDiagnostics(file->marks, 50, &findings);
+  context.Note(
+      RenderDiagnostics(findings, file->path, file->text, context.terminal));
+  if (context.json) {
+    context.PrintJson(*answer);
+  } else {
+    context.Print(absl::StrCat(args.file, " ", AnswerText(*answer),
+                               PlanText(answer->plan())));
+  }
+  return kOk;
+}
 
 int Submit(const Context& context, const SubmitArgs& args) {
   auto file = ReadJobFile(args.file, args.set);

@@ -1,0 +1,31 @@
+#ifndef CADRE_COORDINATOR_SCHEDULER_INPUT_H_
+#define CADRE_COORDINATOR_SCHEDULER_INPUT_H_
+
+// From the coordinator's records to what the scheduler looks at. Pure;
+// thread-safe.
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cadre/state/v1/state.pb.h"
+#include "coordinator/scheduler.h"
+#include "coordinator/store.h"
+#include "coordinator/worker_registry.h"
+
+namespace cadre::coordinator {
+
+// Without waited and backoff_left, which are the clock's.
+WaitingJob ToWaiting(const state::v1::JobRecord& record);
+
+HoldingJob ToHolding(const state::v1::JobRecord& record);
+
+// Every registered worker; `rows` by id, `held` are members of attempts.
+std::vector<WorkerSlot> MakeSlots(const std::vector<WorkerView>& views,
+                                  const std::map<std::string, WorkerRow>& rows,
+                                  const std::set<std::string>& held);
+
+}  // namespace cadre::coordinator
+
+#endif  // CADRE_COORDINATOR_SCHEDULER_INPUT_H_
