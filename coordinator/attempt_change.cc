@@ -131,6 +131,32 @@ void TakeArtifact(const v1::ArtifactWritten& written, JobChange* change) {
 
 }  // namespace
 
+namespace {
+
+// Takes the plan for so many workers; the job's results are the same but for
+// rounding.
+void TakePlan(int workers, JobChange* change) {
+  v1::Job& job = change->job();
+  if (job.plan().world_size() == workers) return;
+  for (const v1::Plan& plan : change->record.plans()) {
+    if (plan.world_size() != workers) continue;
+    change->AddEvent(
+        v1::Event::SEVERITY_INFO, "PLANNED",
+        absl::StrCat("planned for ", workers, " workers instead of ",
+                     job.plan().world_size(), ": ", plan.dense_replicas(),
+                     " x ", plan.fsdp_shard_group_size(), " dense, ",
+                     plan.expert_data_parallel_size(), " x ",
+                     plan.expert_parallel_size(), " experts, ",
+                     plan.accumulation_steps(), " passes of ",
+                     plan.micro_batch_size(), " rows"),
+        {{"world_size", absl::StrCat(workers)}});
+    *job.mutable_plan() = plan;
+    return;
+  }
+}
+
+}  // namespace
+
 absl::Status StartAttempt(Ledger& ledger, absl::Time now,
                           const std::vector<state::v1::Member>& members,
                           JobChange* change) {
@@ -146,6 +172,7 @@ absl::Status StartAttempt(Ledger& ledger, absl::Time now,
     record.set_resume_manifest_sha256(from.manifest_sha256());
     record.set_resume_step(from.step());
   }
+  TakePlan(static_cast<int>(members.size()), change);
   v1::Attempt* attempt = job.add_attempts();
   attempt->set_epoch(job.attempt_epoch());
   *attempt->mutable_start_time() = ToProto(now);

@@ -122,6 +122,48 @@ TEST_F(AttemptTest, ALostLeaseIsAVerdictOnlyWhenThePeersStall) {
   ASSERT_TRUE(SyncUntil([&] { return Get(name).attempt_epoch() == 2; }));
 }
 
+TEST_F(AttemptTest, AJobGoesOnWithFewerWorkersAfterAWhile) {
+  AddWorkers(3);
+  WarmUp();
+  auto request = Request(3, 1000);
+  request.set_job_yaml(request.job_yaml() + "  min_workers: 2\n");
+  ASSERT_OK_AND_ASSIGN(const auto created, Create(request));
+  const std::string name = created.job().name();
+  RunTo(name, v1::JOB_STATE_RUNNING);
+  ASSERT_TRUE(
+      SyncUntil([&] { return Get(name).latest_checkpoint().step() >= 4; }));
+  // One is gone for good; the others stall and are told to stop.
+  workers_.pop_back();
+  for (auto& worker : workers_) worker->hold_at_step = worker->step();
+  for (int second = 0; second < 20; ++second) {
+    clock_.Advance(absl::Seconds(1));
+    SyncAll();
+  }
+  v1::Job job = Get(name);
+  EXPECT_EQ(job.failure().cause(), v1::FAILURE_CAUSE_WORKER_LOST);
+  EXPECT_EQ(job.attempt_epoch(), 1) << "it waits for a replacement first";
+  for (auto& worker : workers_) worker->hold_at_step = -1;
+  for (int second = 0; second < 31; ++second) {
+    clock_.Advance(absl::Seconds(1));
+    SyncAll();
+  }
+  ASSERT_TRUE(SyncUntilState(name, v1::JOB_STATE_RUNNING));
+  job = Get(name);
+  EXPECT_EQ(job.attempt_epoch(), 2);
+  EXPECT_EQ(job.plan().world_size(), 2);
+  EXPECT_EQ(job.plan().accumulation_steps(), 6);
+  EXPECT_EQ(job.plan().total_steps(), 1000);
+  EXPECT_EQ(job.attempts(1).workers_size(), 2);
+  EXPECT_GE(job.attempts(1).from_step(), 4);
+  EXPECT_EQ(workers_[0]->assignment().plan().world_size(), 2);
+  // With a worker more the next attempt is whole again.
+  AddWorkers(1);
+  SyncAll();
+  workers_[0]->Fail(v1::FAILURE_CAUSE_INTERNAL, "broken");
+  ASSERT_TRUE(SyncUntil([&] { return Get(name).attempt_epoch() == 3; }));
+  EXPECT_EQ(Get(name).plan().world_size(), 3);
+}
+
 TEST_F(AttemptTest, TheFirstCauseIsNotHiddenByItsEchoes) {
   AddWorkers(2);
   WarmUp();

@@ -56,6 +56,9 @@ struct ControlOptions {
   int backup_keep = 8;
   Quota quota;
   bool preemption = false;
+  // How long a job that lost a worker waits for another before it goes on with
+  // fewer, where it may.
+  absl::Duration shrink_after = absl::Seconds(30);
   int cordon_after_failures = 3;  // within an hour; < 1: never
   struct Retention {
     absl::Duration jobs_for = absl::Hours(24 * 30);

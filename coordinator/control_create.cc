@@ -160,6 +160,12 @@ void Control::PrepareCreate(const Caller& caller,
   *job.mutable_spec() = spec;
   *job.mutable_config_snapshot() = validated.spec;
   *job.mutable_plan() = validated.plan;
+  if (!validated.smaller.empty()) {
+    *change.record.add_plans() = validated.plan;
+    for (const v1::Plan& plan : validated.smaller) {
+      *change.record.add_plans() = plan;
+    }
+  }
   RestoreBudgets(&change);
   auto response = std::make_shared<v1::CreateJobResponse>();
   *response->mutable_diagnostics() = validated.diagnostics;
@@ -330,6 +336,9 @@ absl::Status Control::FinishCheck(Store& store, const std::string& id,
   *job.mutable_token_stats() = verdict.stats;
   const int64_t total = TotalSteps(job.config_snapshot(), verdict.rows);
   job.mutable_plan()->set_total_steps(total);
+  for (v1::Plan& plan : *change.record.mutable_plans()) {
+    plan.set_total_steps(total);
+  }
   job.mutable_progress()->set_total_steps(total);
   change.AddEvent(
       v1::Event::SEVERITY_INFO, "VALIDATED",

@@ -73,6 +73,7 @@ absl::Status Control::Place(Store& store) {
     }
     WaitingJob& job = input.waiting.emplace_back(ToWaiting(record));
     job.waited = Waited(record);
+    if (job.waited < options_.shrink_after) job.smaller.clear();
     const auto retry = retry_at_.find(job.id);
     if (retry != retry_at_.end()) job.backoff_left = retry->second - now;
   }

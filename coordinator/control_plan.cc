@@ -108,6 +108,7 @@ SchedulerPass Control::TryPlacing(const WaitingJob& job,
       WaitingJob waiting = ToWaiting(*record);
       waiting.waited =
           options_.clock->Now() - FromProto(record->job().queue_time());
+      waiting.smaller.clear();
       add(std::move(waiting));
     } else if (IsActive(state)) {
       input.holding.push_back(ToHolding(*record));

@@ -38,6 +38,9 @@ std::string Needs(const WaitingJob& job) {
         &text, " labelled ",
         absl::StrJoin(job.selector, ", ", absl::PairFormatter("=")));
   }
+  if (!job.smaller.empty()) {
+    absl::StrAppend(&text, ", now at least ", job.smaller.back());
+  }
   if (job.max_link_domains > 0) {
     absl::StrAppend(&text, " in at most ", job.max_link_domains,
                     " link domains");
@@ -287,7 +290,14 @@ SchedulerPass Schedule(SchedulerInput input) {
         keeper = it->second;
       }
     }
-    if (const auto gang = ChooseGang(job, free)) {
+    auto gang = ChooseGang(job, free);
+    for (const int size : job.smaller) {
+      if (gang.has_value()) break;
+      WaitingJob less = job;
+      less.num_workers = size;
+      gang = ChooseGang(less, free);
+    }
+    if (gang.has_value()) {
       Placement& placement = pass.placements.emplace_back();
       placement.job = job.id;
       std::set<std::string> taken;
@@ -298,7 +308,7 @@ SchedulerPass Schedule(SchedulerInput input) {
       for (WorkerSlot& worker : workers) {
         if (taken.contains(worker.id)) worker.use = Use::kBusy;
       }
-      usage.Add(job.owner, job.num_workers);
+      usage.Add(job.owner, static_cast<int>(gang->size()));
       continue;
     }
     WaitReason reason = Explain(job, workers);

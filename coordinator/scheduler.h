@@ -8,7 +8,8 @@
 // wait for each other. Order: recovering jobs, then priority (high first, and
 // one higher for every ten minutes of waiting, so that nobody starves), then
 // the queue's order. A smaller job may pass a blocked one for 30 minutes; then
-// the workers that the blocked job could use are kept for it.
+// the workers that the blocked job could use are kept for it. A job that lost a
+// worker and may go on with fewer gets the largest gang there is.
 
 #include <cstdint>
 #include <map>
@@ -45,6 +46,9 @@ struct WaitingJob {
   int max_link_domains = 0;  // 0: any number
   std::map<std::string, std::string> selector;
   std::vector<std::string> former_workers;
+  // Numbers of workers that do as well, largest first; taken only when there
+  // are not num_workers.
+  std::vector<int> smaller;
 };
 
 // A job that holds workers.

@@ -34,6 +34,12 @@ WaitingJob ToWaiting(const state::v1::JobRecord& record) {
   for (const auto& member : record.members()) {
     waiting.former_workers.push_back(member.worker_id());
   }
+  // Only on the way back: a job begins with all that it asks for.
+  for (const v1::Plan& plan : record.plans()) {
+    if (job.attempts_size() > 0 && plan.world_size() < need.workers()) {
+      waiting.smaller.push_back(plan.world_size());
+    }
+  }
   return waiting;
 }
 

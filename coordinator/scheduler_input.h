@@ -16,7 +16,8 @@
 
 namespace cadre::coordinator {
 
-// Without waited and backoff_left, which are the clock's.
+// Without waited and backoff_left, which are the clock's. `smaller` has every
+// number that the plans allow; whether it is time for them, the caller knows.
 WaitingJob ToWaiting(const state::v1::JobRecord& record);
 
 HoldingJob ToHolding(const state::v1::JobRecord& record);

@@ -17,6 +17,7 @@ SchedulerPass Schedule(std::vector<WaitingJob> waiting,
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -238,6 +239,21 @@ TEST(Schedule, ALongQueueIsLookedAtFromTheFront) {
   ASSERT_THAT(pass.placements, SizeIs(1));
   EXPECT_EQ(pass.placements[0].job, "j0");
   EXPECT_THAT(pass.reasons, SizeIs(299));
+}
+
+TEST(Schedule, AJobThatMayShrinkGetsTheLargestGangThereIs) {
+  WaitingJob job = Job("a", 4, 1);
+  job.smaller = {2, 1};
+  const std::vector<WorkerSlot> three = {Worker("w1"), Worker("w2"),
+                                         Worker("w3")};
+  auto pass = Schedule({job}, three, false);
+  ASSERT_THAT(pass.placements, SizeIs(1));
+  EXPECT_THAT(pass.placements[0].workers, ElementsAre("w1", "w2"));
+  pass = Schedule({job}, {}, false);
+  ASSERT_THAT(pass.reasons, SizeIs(1));
+  EXPECT_THAT(pass.reasons[0].message, HasSubstr("now at least 1"));
+  job.smaller.clear();
+  EXPECT_THAT(Schedule({job}, three, false).placements, IsEmpty());
 }
 
 TEST(Preemption, TakesTheLowestThenTheLatestAndNoMoreThanNeeded) {

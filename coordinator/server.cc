@@ -83,6 +83,9 @@ ControlOptions ControlFor(const config::v1::CoordinatorConfig& config,
     // Checked before.
     (void)absl::ParseDuration(config.backups().every(), &control.backup_every);
   }
+  if (!config.shrink_after().empty()) {
+    (void)absl::ParseDuration(config.shrink_after(), &control.shrink_after);
+  }
   control.max_queued_jobs =
       OrDefault(config.max_queued_jobs(), control.max_queued_jobs);
   if (config.cordon_after_failures() != 0) {
@@ -184,6 +187,14 @@ absl::Status Server::CheckConfig(const config::v1::CoordinatorConfig& config) {
           absl::StrCat("backups.every is '", config.backups().every(),
                        "'; write it as 15m, or 0 for none"));
     }
+  }
+  absl::Duration shrink_after;
+  if (!config.shrink_after().empty() &&
+      (!absl::ParseDuration(config.shrink_after(), &shrink_after) ||
+       shrink_after < absl::ZeroDuration())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shrink_after is '", config.shrink_after(),
+                     "'; write it as 30s, or 0 for at once"));
   }
   const std::string listen = Or(config.listen(), kDefaultListen);
   CADRE_ASSIGN_OR_RETURN(const Address address, ParseAddress(listen));

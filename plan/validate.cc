@@ -59,9 +59,6 @@ void CheckReleased(const v1::JobSpec& spec, Checker& check) {
           "write off or remove it");
   not_yet(spec.training().reduce_dtype() != "fp32", "training.reduce_dtype",
           spec.training().reduce_dtype(), "use fp32");
-  not_yet(spec.resources().min_workers() < spec.resources().workers(),
-          "resources.min_workers", "going on with fewer workers",
-          "remove it: a lost worker is replaced");
 }
 
 // Without a plan for the adapter when there is none or it is wrong.
@@ -311,6 +308,25 @@ void MakePlan(const v1::JobSpec& spec, v1::Plan* plan, Checker& check) {
   }
 }
 
+// The same job, batch and all, on fewer workers.
+std::vector<v1::Plan> PlanSmaller(const v1::JobSpec& sent,
+                                  const v1::JobSpec& resolved,
+                                  const ValidateOptions& options,
+                                  const ModelFacts* facts) {
+  std::vector<v1::Plan> plans;
+  v1::JobSpec spec = sent;
+  auto& resources = *spec.mutable_resources();
+  for (int workers = resolved.resources().workers() - 1;
+       workers >= resolved.resources().min_workers(); --workers) {
+    if (resolved.training().global_batch_size() % workers != 0) continue;
+    resources.set_workers(workers);
+    resources.set_min_workers(workers);
+    Validated less = ValidateJob(spec, options, facts);
+    if (less.ok()) plans.push_back(std::move(less.plan));
+  }
+  return plans;
+}
+
 }  // namespace
 
 bool Validated::ok() const {
@@ -342,6 +358,17 @@ Validated ValidateJob(const v1::JobSpec& spec, const ValidateOptions& options,
   CheckSpareSlots(out.spec, check);
   MakePlan(out.spec, &out.plan, check);
   ExplainReplacement(out.spec, &out.plan);
+  if (out.ok() && out.spec.resources().min_workers() < world) {
+    out.smaller = PlanSmaller(spec, out.spec, options, facts);
+    if (out.smaller.empty()) {
+      check.Warn(
+          "resources.min_workers",
+          absl::StrCat("no number of workers from ",
+                       out.spec.resources().min_workers(), " to ", world - 1,
+                       " divides the batch and suits parallelism: a "
+                       "lost worker has to be replaced"));
+    }
+  }
   return out;
 }
 

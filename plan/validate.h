@@ -43,6 +43,10 @@ struct Validated {
   v1::Plan plan;
   // Errors and warnings, in the order of the job file's fields.
   v1::Diagnostics diagnostics;
+  // Where resources.min_workers allows fewer workers: the plan for every number
+  // of them that the layout and the batch allow, largest first. total_steps as
+  // in `plan`.
+  std::vector<v1::Plan> smaller;
   // With list_layouts: as plan/layout.h lists them.
   std::vector<Layout> layouts;
   int64_t rank_bytes = 0;  // what they were made for; 0: nothing was planned

@@ -57,6 +57,26 @@ TEST(ValidateJob, FillsInEveryDefault) {
             v.spec.SerializeAsString());
 }
 
+TEST(ValidateJob, FewerWorkersArePlannedWhereTheyMayGoOn) {
+  v1::JobSpec spec = Minimal();
+  spec.mutable_resources()->set_min_workers(1);
+  const Validated v = ValidateJob(spec, {}, nullptr);
+  ASSERT_TRUE(v.ok()) << Findings(v);
+  ASSERT_EQ(v.smaller.size(), 2u);  // 32 rows do not divide by 3
+  EXPECT_EQ(v.smaller[0].world_size(), 2);
+  EXPECT_EQ(v.smaller[0].accumulation_steps(), 16);
+  EXPECT_EQ(v.smaller[0].tokens_per_step(), v.plan.tokens_per_step());
+  EXPECT_EQ(v.smaller[1].world_size(), 1);
+  // What the user fixed holds for the smaller ones, too.
+  spec.mutable_parallelism()->set_expert_parallel_size(2);
+  EXPECT_EQ(ValidateJob(spec, {}, nullptr).smaller.size(), 1u);
+  spec.mutable_resources()->set_min_workers(3);
+  const Validated none = ValidateJob(spec, {}, nullptr);
+  EXPECT_TRUE(none.ok()) << Findings(none);
+  EXPECT_TRUE(none.smaller.empty());
+  EXPECT_THAT(Findings(none), HasSubstr("has to be replaced"));
+}
+
 TEST(ValidateJob, TheDefaultsOfFullTuningDiffer) {
   v1::JobSpec spec = Minimal();
   spec.mutable_tuning()->set_method("full");

@@ -96,7 +96,9 @@ absl::Status Cluster::StartCoordinator() {
   fs::remove(ports);
   // A quick beat keeps the test short.
   CADRE_RETURN_IF_ERROR(
-      WriteFileAtomic(config, "timeouts { sync_interval: \"100ms\" }\n"));
+      WriteFileAtomic(config,
+                      "timeouts { sync_interval: \"100ms\" }\n"
+                      "shrink_after: \"3s\"\n"));
   CADRE_ASSIGN_OR_RETURN(
       coordinator_,
       Process::Start({kCoordinator, "--config", config, "--insecure",

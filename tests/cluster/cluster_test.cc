@@ -77,6 +77,24 @@ class ClusterTest : public ::testing::Test {
     }
   }
 
+  void ExpectSameLosses(const std::string& a, const std::string& b, int steps) {
+    std::vector<cadre::v1::MetricSeries> curves;
+    for (const std::string& id : {a, b}) {
+      cadre::v1::GetMetricsRequest request;
+      request.set_name(id);
+      request.add_series("loss");
+      ASSERT_OK_AND_ASSIGN(const auto metrics,
+                           cluster_->client().GetMetrics(request));
+      ASSERT_EQ(metrics.series_size(), 1);
+      ASSERT_EQ(metrics.series(0).points_size(), steps) << id;
+      curves.push_back(metrics.series(0));
+    }
+    for (int i = 0; i < steps; ++i) {
+      const double value = curves[0].points(i).value();
+      EXPECT_NEAR(value, curves[1].points(i).value(), 1e-3 * value) << i;
+    }
+  }
+
   void ExpectGoodAdapter(const Job& job) {
     ASSERT_EQ(job.state(), cadre::v1::JOB_STATE_SUCCEEDED)
         << job.failure().ShortDebugString();
@@ -157,6 +175,42 @@ TEST_F(ClusterTest, AKilledWorkerOfAShardedJobCostsOneAttempt) {
   EXPECT_EQ(job.attempts(0).cause(), cadre::v1::FAILURE_CAUSE_WORKER_LOST);
   EXPECT_GE(job.attempts(1).from_step(), 5);
   EXPECT_EQ(job.progress().step(), 60);
+}
+
+// One of four is lost for good: after a while the job goes on with two, from
+// the checkpoint, with the batches of before.
+TEST_F(ClusterTest, AJobGoesOnWithFewerWorkers) {
+  ASSERT_OK(cluster_->StartWorker(2));
+  ASSERT_OK(cluster_->StartWorker(3));
+  ASSERT_OK_AND_ASSIGN(JobSpec spec, cluster_->MakeJob(4, 40));
+  spec.mutable_resources()->set_min_workers(2);
+  Submit(spec);
+  bool killed = false;
+  std::vector<std::string> types;
+  const Job job = Watch([&](const Event& event) {
+    types.push_back(event.type());
+    if (killed || event.type() != "CHECKPOINT_COMMITTED") return;
+    killed = true;
+    cluster_->worker(3).Kill();
+  });
+  ASSERT_TRUE(killed);
+  ExpectGoodAdapter(job);
+  ASSERT_EQ(job.attempts_size(), 2);
+  EXPECT_EQ(job.attempts(0).cause(), cadre::v1::FAILURE_CAUSE_WORKER_LOST);
+  EXPECT_EQ(job.attempts(0).workers_size(), 4);
+  EXPECT_EQ(job.attempts(1).workers_size(), 2);
+  EXPECT_GE(job.attempts(1).from_step(), 5);
+  EXPECT_EQ(job.plan().world_size(), 2);
+  EXPECT_EQ(job.progress().step(), 40);
+  EXPECT_THAT(types, ::testing::Contains("PLANNED"));
+  ExpectNoEventLost();
+
+  // The curve is that of a job that nobody disturbed.
+  spec.mutable_resources()->set_workers(1);
+  spec.mutable_resources()->clear_min_workers();
+  Submit(spec, "alone");
+  ExpectGoodAdapter(Watch([](const Event&) {}, "alone"));
+  ExpectSameLosses("tiny", "alone", 40);
 }
 
 TEST_F(ClusterTest, AnAdapterIsWhereAnotherJobStarts) {

@@ -163,6 +163,14 @@ TEST_F(TrainerTest, CheckpointsThatDoNotFitAreRefused) {
   EXPECT_THAT(Run(other)[0]->status,
               StatusIs(absl::StatusCode::kFailedPrecondition));
   other = options;
+  other.training.learning_rate *= 2;
+  EXPECT_THAT(Run(other)[0]->status,
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("config_hash")));
+  // Another job may.
+  other.job = "jobs/another";
+  EXPECT_OK(Run(other)[0]->status);
+  other = options;
   other.checkpoint.resume_manifest_sha256 = std::string(64, 'a');
   EXPECT_THAT(Run(other)[0]->status, StatusIs(absl::StatusCode::kDataLoss));
   {

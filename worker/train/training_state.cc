@@ -96,6 +96,24 @@ absl::Status CheckData(const TrainingState& state, const RankState& stored) {
   return absl::OkStatus();
 }
 
+// A job goes on from its own checkpoint with the options that wrote it; another
+// job may start from it with others.
+absl::Status CheckConfig(const TrainingState& state,
+                         const CheckpointManifest& manifest) {
+  const TrainerOptions& options = *state.options;
+  if (manifest.job != options.job || manifest.config_hash.empty()) {
+    return absl::OkStatus();
+  }
+  const std::string ours = ConfigHash(options);
+  if (manifest.config_hash == ours) return absl::OkStatus();
+  return Mismatch(options, absl::StrCat("of ", options.job, " config_hash"),
+                  manifest.config_hash, ours,
+                  "an option that decides the result (data, tuning, training "
+                  "or moe) changed between two attempts, or a worker of "
+                  "another release reads it differently: run the release that "
+                  "wrote it, or start a new job with checkpoint.resume_from");
+}
+
 std::string Encode(const std::vector<CheckpointFile>& files) {
   std::string text;
   for (const CheckpointFile& file : files) {
@@ -285,6 +303,7 @@ absl::StatusOr<TrainingCounters> Resume(const TrainingState& state) {
   if (!options.checkpoint.resume_optimizer) return counters;
   const RankState& stored = reader->shared_state();
   CADRE_RETURN_IF_ERROR(CheckData(state, stored));
+  CADRE_RETURN_IF_ERROR(CheckConfig(state, reader->manifest()));
   CADRE_RETURN_IF_ERROR(for_each_part(
       [&](const Optimizer::Slot& slot, const Stretch& part) -> absl::Status {
         const Parameter& parameter = *slot.slice.parameter;
