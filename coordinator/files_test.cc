@@ -3,6 +3,7 @@
 #include <fstream>
 
 #include "base/rpc/error.h"
+#include "coordinator/job_table.h"
 #include "coordinator/server_fixture.h"
 
 namespace cadre::coordinator {

@@ -74,14 +74,31 @@ struct Journal::Impl {
   void CommitGroup(std::vector<Mutation> group);
   absl::Status TryGroup(std::vector<Mutation>& group,
                         std::vector<absl::Status>& outcomes);
+  // Within a transaction: no coordinator of a later term was here.
+  absl::Status CheckTerm();
   void Undo();
   void Measure();
 };
+
+absl::Status Journal::Impl::CheckTerm() {
+  if (options.term == 0) return absl::OkStatus();
+  CADRE_ASSIGN_OR_RETURN(const std::string text, store->GetMeta("term"));
+  int64_t term = 0;
+  if (!text.empty() && !absl::SimpleAtoi(text, &term)) {
+    return absl::DataLossError(absl::StrCat("state.db: term is '", text, "'"));
+  }
+  if (term <= options.term) return absl::OkStatus();
+  return Error(
+      absl::StatusCode::kFailedPrecondition, "STALE_TERM",
+      absl::StrCat("this coordinator is of term ", options.term,
+                   ", the state of term ", term, ": another has taken over"));
+}
 
 absl::Status Journal::Impl::TryGroup(std::vector<Mutation>& group,
                                      std::vector<absl::Status>& outcomes) {
   Failpoint("journal.before_begin");
   CADRE_RETURN_IF_ERROR(db->Exec("BEGIN IMMEDIATE"));
+  CADRE_RETURN_IF_ERROR(CheckTerm());
   for (size_t i = 0; i < group.size(); ++i) {
     CADRE_RETURN_IF_ERROR(db->Exec("SAVEPOINT mutation"));
     outcomes[i] = group[i].decide(*store);
@@ -94,6 +111,10 @@ absl::Status Journal::Impl::TryGroup(std::vector<Mutation>& group,
     Failpoint("journal.mid_batch");
   }
   Failpoint("journal.before_commit");
+  if (options.may_write && !options.may_write()) {
+    return absl::FailedPreconditionError(
+        "the lease of the active coordinator is over");
+  }
   CADRE_RETURN_IF_ERROR(db->Exec("COMMIT"));
   Failpoint("journal.after_commit");
   return absl::OkStatus();
@@ -179,9 +200,11 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(const Options& options) {
   impl.lock_fd = open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (impl.lock_fd < 0) return FileError("open", lock_path, errno);
   if (flock(impl.lock_fd, LOCK_EX | LOCK_NB) != 0) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "state_dir ", options.state_dir, " is in use by another coordinator; ",
-        "stop that one or choose another folder with --state-dir"));
+    return Error(
+        absl::StatusCode::kFailedPrecondition, "STATE_IN_USE",
+        absl::StrCat("state_dir ", options.state_dir,
+                     " is in use by another coordinator; stop that one or "
+                     "choose another folder with --state-dir"));
   }
 
   CADRE_ASSIGN_OR_RETURN(Database db,
@@ -197,6 +220,11 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(const Options& options) {
   impl.store = std::make_unique<Store>(impl.db.get());
 
   CADRE_RETURN_IF_ERROR(impl.db->Exec("BEGIN IMMEDIATE"));
+  CADRE_RETURN_IF_ERROR(impl.CheckTerm());
+  if (options.term > 0) {
+    CADRE_RETURN_IF_ERROR(
+        impl.store->PutMeta("term", absl::StrCat(options.term)));
+  }
   CADRE_ASSIGN_OR_RETURN(const std::string generation,
                          impl.store->GetMeta("generation"));
   if (!generation.empty() &&

@@ -49,14 +49,21 @@ class Journal {
     IdSource* ids = nullptr;
     MetricsRegistry* metrics = nullptr;
     int64_t ballast_bytes = 0;  // see disk_guard.h
+    // Of the election that made this process the active one; 0: there is none.
+    // Every transaction checks that the state has no later term, and asks
+    // may_write just before its commit: a process that was cut off writes
+    // nothing, and ends.
+    int64_t term = 0;
+    std::function<bool()> may_write;
   };
   struct Hooks {
     std::function<void()> publish;   // after each commit, before done
     std::function<void()> rollback;  // the working state must be made anew
   };
 
-  // Locks the folder (FAILED_PRECONDITION while another coordinator has it),
-  // migrates the tables and starts a new generation.
+  // Locks the folder (FAILED_PRECONDITION, STATE_IN_USE while another
+  // coordinator has it; STALE_TERM when the state is of a later one), migrates
+  // the tables and starts a new generation.
   static absl::StatusOr<std::unique_ptr<Journal>> Open(const Options& options);
   ~Journal();  // Stop
   Journal(const Journal&) = delete;

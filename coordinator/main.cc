@@ -4,7 +4,12 @@
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
+#include <atomic>
+#include <cstdlib>
+#include <future>
 #include <iostream>
+#include <memory>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
@@ -16,12 +21,14 @@
 #include "base/systemd/notifier.h"
 #include "base/version.h"
 #include "coordinator/backup.h"
+#include "coordinator/election.h"
 #include "coordinator/server.h"
 #include "coordinator/text_data_check.h"
 
 namespace {
 
-constexpr int kExitConfig = 78;  // EX_CONFIG: a restart would not help
+constexpr int kExitConfig = 78;     // EX_CONFIG: a restart would not help
+constexpr int kExitLostLease = 75;  // EX_TEMPFAIL: another is active now
 constexpr char kDefaultMetrics[] = "127.0.0.1:8472";
 constexpr char kDefaultHealth[] = "127.0.0.1:8471";
 // Recovery of a large journal, given in slices.
@@ -39,6 +46,46 @@ int Show(const char* what,
   std::cout << what << ": " << info->path << ", " << info->bytes << " bytes, "
             << info->jobs << " jobs, generation " << info->generation << "\n";
   return 0;
+}
+
+// True if one of the signals came within that time.
+bool SignalWithin(const sigset_t& signals, absl::Duration time) {
+  const timespec limit = absl::ToTimespec(time);
+  return sigtimedwait(&signals, nullptr, &limit) > 0;
+}
+
+// Waits to become the active coordinator. CANCELLED when a signal came first.
+absl::StatusOr<int64_t> BecomeActive(cadre::coordinator::Election* election,
+                                     const sigset_t& signals,
+                                     cadre::Notifier* notifier) {
+  std::atomic<bool> stop{false};
+  std::atomic<int64_t> turns{0};
+  // One that waits has started well, and shows that it turns.
+  notifier->Ready("waiting to become active");
+  const cadre::Watchdog watchdog(notifier, [&] { return turns.load(); });
+  auto campaign =
+      std::async(std::launch::async, [&] { return election->Campaign(&stop); });
+  while (campaign.wait_for(std::chrono::seconds(0)) !=
+         std::future_status::ready) {
+    ++turns;
+    if (SignalWithin(signals, absl::Milliseconds(100))) stop = true;
+  }
+  return campaign.get();
+}
+
+// The former active one may be a moment away from its end, with the state still
+// in its hands.
+absl::StatusOr<cadre::coordinator::Server> StartServer(
+    const cadre::coordinator::ServerOptions& options,
+    const cadre::coordinator::Election* election, const sigset_t& signals) {
+  while (true) {
+    auto server = cadre::coordinator::Server::Start(options);
+    if (election == nullptr || !election->Holds() ||
+        cadre::ErrorReason(server.status()) != "STATE_IN_USE" ||
+        SignalWithin(signals, absl::Milliseconds(100))) {
+      return server;
+    }
+  }
 }
 
 }  // namespace
@@ -128,11 +175,30 @@ int main(int argc, char** argv) {
   if (!health.ok()) return Fail(health.status(), 1);
   notifier.ExtendStart(kRecoveryTime);
   const auto data = cadre::coordinator::MakeTextDataChecker();
-  auto server = cadre::coordinator::Server::Start(
-      {.config = config,
-       .metrics = &metrics,
-       .data = data.get(),
-       .on_ready = [&health](bool ready) { health->SetReady(ready); }});
+  cadre::coordinator::ServerOptions options{
+      .config = config,
+      .metrics = &metrics,
+      .data = data.get(),
+      .on_ready = [&health](bool ready) { health->SetReady(ready); }};
+  std::unique_ptr<cadre::coordinator::Election> election;
+  if (config.has_election()) {
+    auto made = cadre::coordinator::Election::Make(
+        {.config = config.election(),
+         .name = config.listen(),
+         .on_lost = [](const absl::Status& why) {
+           // At once: what runs on must not act on what it believes.
+           CADRE_LOG(ERROR) << "election: no longer active: " << why.ToString();
+           std::_Exit(kExitLostLease);
+         }});
+    if (!made.ok()) return Fail(made.status(), kExitConfig);
+    election = *std::move(made);
+    const auto term = BecomeActive(election.get(), signals, &notifier);
+    if (absl::IsCancelled(term.status())) return 0;
+    if (!term.ok()) return Fail(term.status(), 1);
+    options.term = *term;
+    options.may_write = [raw = election.get()] { return raw->Holds(); };
+  }
+  auto server = StartServer(options, election.get(), signals);
   if (!server.ok()) {
     // A restart would not help against a state of a newer release.
     return Fail(server.status(),

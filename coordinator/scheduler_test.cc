@@ -17,7 +17,6 @@ SchedulerPass Schedule(std::vector<WaitingJob> waiting,
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 

@@ -22,6 +22,7 @@
 #include "base/status_macros.h"
 #include "base/timeouts.h"
 #include "coordinator/control.h"
+#include "coordinator/election.h"
 #include "coordinator/gate.h"
 #include "coordinator/journal.h"
 #include "coordinator/series.h"
@@ -196,6 +197,9 @@ absl::Status Server::CheckConfig(const config::v1::CoordinatorConfig& config) {
         absl::StrCat("shrink_after is '", config.shrink_after(),
                      "'; write it as 30s, or 0 for at once"));
   }
+  if (config.has_election()) {
+    CADRE_RETURN_IF_ERROR(Election::CheckConfig(config.election()));
+  }
   const std::string listen = Or(config.listen(), kDefaultListen);
   CADRE_ASSIGN_OR_RETURN(const Address address, ParseAddress(listen));
   if (config.insecure()) {
@@ -230,7 +234,9 @@ absl::StatusOr<Server> Server::Start(const ServerOptions& options) {
                                         .clock = options.clock,
                                         .ids = options.ids,
                                         .metrics = options.metrics,
-                                        .ballast_bytes = BallastOf(config)}));
+                                        .ballast_bytes = BallastOf(config),
+                                        .term = options.term,
+                                        .may_write = options.may_write}));
   CADRE_ASSIGN_OR_RETURN(Database reader, impl->journal->OpenReader());
   CADRE_ASSIGN_OR_RETURN(
       impl->series, SeriesStore::Open(absl::StrCat(state_dir, "/series.db")));

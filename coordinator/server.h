@@ -39,6 +39,9 @@ struct ServerOptions {
   std::function<void(bool)> on_ready;
   // Time between rounds of judging and placing.
   absl::Duration tick_interval = absl::Milliseconds(100);
+  // Of the election that made this coordinator the active one (election.h).
+  int64_t term = 0;
+  std::function<bool()> may_write;
 };
 
 class Server {

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/proto_file.h"
-#include "base/rpc/address.h"
+#include "base/rpc/channel.h"
 #include "base/status_macros.h"
 #include "base/version.h"
 #include "cadre/config/v1/worker.pb.h"
@@ -123,7 +123,7 @@ absl::StatusOr<WorkerOptions> Resolve(const WorkerConfig& config,
   options.coordinator =
       pick(flags.coordinator, config.coordinator(), options.coordinator);
   CADRE_RETURN_IF_ERROR(
-      Annotate(ParseAddress(options.coordinator).status(), "--coordinator"));
+      Annotate(CheckAddresses(options.coordinator), "--coordinator"));
   options.worker_id = pick(flags.worker_id, config.worker_id(),
                            absl::StrCat(options.hostname, ".", options.index));
   CADRE_RETURN_IF_ERROR(CheckWorkerId(options.worker_id));

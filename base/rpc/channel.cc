@@ -5,6 +5,8 @@
 #include <grpcpp/server_builder.h>
 #include <grpcpp/support/channel_arguments.h>
 #include <grpcpp/support/client_interceptor.h>
+#include <netdb.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <utility>
@@ -12,6 +14,8 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/file.h"
 #include "base/rpc/address.h"
 #include "base/rpc/tls.h"
@@ -80,8 +84,51 @@ absl::StatusOr<std::string> ReadToken(const std::string& path) {
   return token;
 }
 
+absl::StatusOr<std::vector<Address>> ParseAddresses(const std::string& text) {
+  std::vector<Address> addresses;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    CADRE_ASSIGN_OR_RETURN(Address address,
+                           ParseAddress(absl::StripAsciiWhitespace(part)));
+    addresses.push_back(std::move(address));
+  }
+  return addresses;
+}
+
+// gRPC tries the addresses of one target in order, but takes a list of numeric
+// ones only, all of a family.
+absl::StatusOr<std::string> TargetOf(const std::vector<Address>& addresses) {
+  if (addresses.size() == 1) return FormatAddress(addresses[0]);
+  for (const int family : {AF_INET, AF_INET6}) {
+    std::vector<std::string> numeric;
+    for (const Address& address : addresses) {
+      addrinfo hints = {};
+      hints.ai_family = family;
+      hints.ai_socktype = SOCK_STREAM;
+      addrinfo* found = nullptr;
+      if (getaddrinfo(address.host.c_str(), nullptr, &hints, &found) != 0) {
+        break;
+      }
+      char host[NI_MAXHOST];
+      if (getnameinfo(found->ai_addr, found->ai_addrlen, host, sizeof(host),
+                      nullptr, 0, NI_NUMERICHOST) == 0) {
+        numeric.push_back(FormatAddress({.host = host, .port = address.port}));
+      }
+      freeaddrinfo(found);
+    }
+    if (numeric.size() == addresses.size()) {
+      return absl::StrCat(family == AF_INET ? "ipv4:" : "ipv6:",
+                          absl::StrJoin(numeric, ","));
+    }
+  }
+  return absl::UnavailableError(absl::StrCat(
+      "not all of the ", addresses.size(),
+      " addresses of the coordinator can be resolved in one family (IPv4 or "
+      "IPv6), the first of them is ",
+      FormatAddress(addresses[0])));
+}
+
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(
-    const ChannelOptions& options, const Address& address) {
+    const ChannelOptions& options, const std::vector<Address>& addresses) {
   if (!options.insecure) {
     if (options.ca_file.empty()) {
       return absl::FailedPreconditionError(absl::StrCat(
@@ -94,7 +141,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(
                       .certificate = options.certificate_file,
                       .key = options.key_file});
   }
-  if (!IsLoopback(address)) {
+  if (!std::all_of(addresses.begin(), addresses.end(), IsLoopback)) {
     return absl::FailedPreconditionError(absl::StrCat(
         "cannot connect to ", options.address, " without encryption: ",
         "plaintext is allowed on loopback addresses only; name the "
@@ -108,9 +155,11 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(
     const ChannelOptions& options) {
-  CADRE_ASSIGN_OR_RETURN(const Address address, ParseAddress(options.address));
+  CADRE_ASSIGN_OR_RETURN(const std::vector<Address> addresses,
+                         ParseAddresses(options.address));
   CADRE_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> tls,
-                         Credentials(options, address));
+                         Credentials(options, addresses));
+  CADRE_ASSIGN_OR_RETURN(const std::string target, TargetOf(addresses));
   std::string token;
   if (!options.token_file.empty()) {
     CADRE_ASSIGN_OR_RETURN(token, ReadToken(options.token_file));
@@ -128,6 +177,12 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
   arguments.SetServiceConfigJSON(kServiceConfig);
+  if (addresses.size() > 1) {
+    arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, addresses[0].host);
+    if (!options.insecure) {
+      arguments.SetSslTargetNameOverride(addresses[0].host);
+    }
+  }
   // A proxy from the environment has no business on loopback.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   std::vector<
@@ -137,7 +192,11 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(
     interceptors.push_back(std::make_unique<TokenSenderFactory>(token));
   }
   return grpc::experimental::CreateCustomChannelWithInterceptors(
-      options.address, tls, arguments, std::move(interceptors));
+      target, tls, arguments, std::move(interceptors));
+}
+
+absl::Status CheckAddresses(const std::string& text) {
+  return ParseAddresses(text).status();
 }
 
 void ApplyServerSettings(grpc::ServerBuilder* builder) {

@@ -29,7 +29,10 @@ inline constexpr int kMaxConnectionAgeGraceMs = 60'000;
 inline constexpr int kMaxMessageBytes = 16 << 20;
 
 struct ChannelOptions {
-  std::string address;  // "127.0.0.1:8470"
+  // "127.0.0.1:8470", or several joined by commas of which one serves at a
+  // time: the first that takes a connection is used until that breaks. With TLS
+  // all of them must have a certificate for the first one's host.
+  std::string address;
   // Plaintext; only to loopback addresses. False: TLS, and `ca` is needed.
   bool insecure = false;
   // Who vouches for the server, and this side's certificate, in PEM.
@@ -42,6 +45,9 @@ struct ChannelOptions {
 // 0.2-5 s between them, and nothing else. It connects with the first call.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(
     const ChannelOptions& options);
+
+// INVALID_ARGUMENT if `text` is neither an address nor several.
+absl::Status CheckAddresses(const std::string& text);
 
 // Keepalive, connection age, message limits; a port is never shared with
 // another process.

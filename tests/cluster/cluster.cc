@@ -1,11 +1,17 @@
 #include "tests/cluster/cluster.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 
@@ -15,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kCoordinator[] = "coordinator/cadre-coordinator";
+constexpr char kEtcd[] = "/usr/bin/etcd";  // Debian's etcd-server
 constexpr char kWorker[] = "worker/cadre-worker";
 constexpr char kGoldenModel[] = "tests/golden/kimi_linear/model";
 
@@ -88,28 +95,90 @@ absl::StatusOr<int> ReadPort(const std::string& path, const std::string& key) {
       absl::StrCat("no ", key, " in ", path, " after 30 s"));
 }
 
+// Free at this moment: etcd cannot pick a port by itself, and peers must know
+// those of the coordinators beforehand.
+absl::StatusOr<int> FreePort() {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  auto* plain = reinterpret_cast<sockaddr*>(&address);
+  const bool bound = fd >= 0 && bind(fd, plain, size) == 0 &&
+                     getsockname(fd, plain, &size) == 0;
+  if (fd >= 0) close(fd);
+  if (!bound) return absl::InternalError("no free port");
+  return ntohs(address.sin_port);
+}
+
 }  // namespace
 
-absl::Status Cluster::StartCoordinator() {
-  const std::string ports = dir_ + "/coordinator.ports";
+std::string Cluster::PortsFile(int number) const {
+  return absl::StrCat(dir_, "/coordinator-", number, ".ports");
+}
+
+std::string Cluster::Addresses() const {
+  std::vector<std::string> addresses;
+  for (const Coordinator& coordinator : coordinators_) {
+    if (coordinator.port == 0) continue;
+    addresses.push_back(absl::StrCat("127.0.0.1:", coordinator.port));
+  }
+  return absl::StrJoin(addresses, ",");
+}
+
+absl::Status Cluster::StartEtcd() {
+  CADRE_ASSIGN_OR_RETURN(const int client, FreePort());
+  CADRE_ASSIGN_OR_RETURN(const int peer, FreePort());
+  etcd_address_ = absl::StrCat("127.0.0.1:", client);
+  const std::string client_url = "http://" + etcd_address_;
+  const std::string peer_url = absl::StrCat("http://127.0.0.1:", peer);
+  CADRE_ASSIGN_OR_RETURN(
+      etcd_,
+      Process::Start(
+          {kEtcd, "--name", "one", "--data-dir", dir_ + "/etcd",
+           "--listen-client-urls", client_url, "--advertise-client-urls",
+           client_url, "--listen-peer-urls", peer_url,
+           "--initial-advertise-peer-urls", peer_url, "--initial-cluster",
+           "one=" + peer_url, "--logger", "zap", "--log-level", "error"}));
+  // Others must know the addresses before the coordinators serve.
+  for (Coordinator& coordinator : coordinators_) {
+    CADRE_ASSIGN_OR_RETURN(coordinator.port, FreePort());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Cluster::WaitUntilServing(int number) {
+  CADRE_ASSIGN_OR_RETURN(coordinators_[number].port,
+                         ReadPort(PortsFile(number), "api"));
+  return absl::OkStatus();
+}
+
+absl::Status Cluster::StartCoordinator(int number, bool wait) {
+  Coordinator& coordinator = coordinators_[number];
   const std::string config = dir_ + "/coordinator.textproto";
-  fs::remove(ports);
+  fs::remove(PortsFile(number));
+  std::string election;
+  if (!etcd_address_.empty()) {
+    election = absl::StrCat("election { endpoints: \"", etcd_address_,
+                            "\" lease_ttl: \"3s\" }\n");
+  }
   // A quick beat keeps the test short.
   CADRE_RETURN_IF_ERROR(
       WriteFileAtomic(config,
                       "timeouts { sync_interval: \"100ms\" }\n"
-                      "shrink_after: \"3s\"\n"));
+                      "shrink_after: \"3s\"\n" +
+                          election));
   CADRE_ASSIGN_OR_RETURN(
-      coordinator_,
+      coordinator.process,
       Process::Start({kCoordinator, "--config", config, "--insecure",
-                      "--listen", absl::StrCat("127.0.0.1:", port_),
+                      "--listen", absl::StrCat("127.0.0.1:", coordinator.port),
                       "--metrics-listen", "off", "--health-listen", "off",
-                      "--state-dir", dir_ + "/state", "--ports-file", ports}));
-  CADRE_ASSIGN_OR_RETURN(port_, ReadPort(ports, "api"));
+                      "--state-dir", dir_ + "/state", "--ports-file",
+                      PortsFile(number)}));
+  if (wait) CADRE_RETURN_IF_ERROR(WaitUntilServing(number));
   if (client_ == nullptr) {
-    CADRE_ASSIGN_OR_RETURN(client_,
-                           client::JobClient::Connect(
-                               {.address = absl::StrCat("127.0.0.1:", port_)}));
+    CADRE_ASSIGN_OR_RETURN(
+        client_, client::JobClient::Connect({.address = Addresses()}));
   }
   return absl::OkStatus();
 }
@@ -118,10 +187,10 @@ absl::Status Cluster::StartWorker(int number) {
   if (number >= static_cast<int>(workers_.size())) workers_.resize(number + 1);
   CADRE_ASSIGN_OR_RETURN(
       workers_[number],
-      Process::Start({kWorker, "--insecure", "--coordinator",
-                      absl::StrCat("127.0.0.1:", port_), "--device", "cpu",
-                      "--worker-id", absl::StrCat("test.", number),
-                      "--metrics-listen", "off", "--health-listen", "off"}));
+      Process::Start({kWorker, "--insecure", "--coordinator", Addresses(),
+                      "--device", "cpu", "--worker-id",
+                      absl::StrCat("test.", number), "--metrics-listen", "off",
+                      "--health-listen", "off"}));
   return absl::OkStatus();
 }
 

@@ -4,6 +4,7 @@
 // A real coordinator and real CPU workers on loopback, with a tiny model to
 // train: what the cluster tests start from. Not thread-safe.
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,9 +21,16 @@ class Cluster {
   // Everything is kept below `dir`, which must be empty.
   explicit Cluster(std::string dir) : dir_(std::move(dir)) {}
 
-  // The first start picks a port, later ones take it again.
-  absl::Status StartCoordinator();
-  void KillCoordinator() { coordinator_.Kill(); }
+  // From now on the coordinators share their state, and a real etcd settles
+  // which of two is active. Before the first of them.
+  absl::Status StartEtcd();
+  // The first start picks a port, later ones take it again. Returns once it
+  // serves; with etcd only if `wait`.
+  absl::Status StartCoordinator(int number = 0, bool wait = true);
+  // DEADLINE_EXCEEDED after half a minute.
+  absl::Status WaitUntilServing(int number);
+  Process& coordinator(int number) { return coordinators_[number].process; }
+  void KillCoordinator() { coordinators_[0].process.Kill(); }
   // Replaces the worker of that number; the former is killed.
   absl::Status StartWorker(int number);
   Process& worker(int number) { return workers_.at(number); }
@@ -36,9 +44,18 @@ class Cluster {
   std::string model_dir() const { return dir_ + "/model"; }
 
  private:
+  struct Coordinator {
+    Process process;
+    int port = 0;
+  };
+  std::string PortsFile(int number) const;
+  // Where clients and workers look for the active one.
+  std::string Addresses() const;
+
   const std::string dir_;
-  int port_ = 0;
-  Process coordinator_;
+  Process etcd_;
+  std::string etcd_address_;  // empty: one coordinator
+  std::array<Coordinator, 2> coordinators_;
   std::vector<Process> workers_;
   std::unique_ptr<client::JobClient> client_;
 };
