@@ -55,6 +55,17 @@ std::string BodySha256(v1::CreateJobRequest request) {
       absl::string_view(reinterpret_cast<const char*>(digest), sizeof(digest)));
 }
 
+// The file keeps every rule, but no layout fits its workers.
+bool OnlyThePlanFails(const v1::Diagnostics& diagnostics) {
+  return std::all_of(
+      diagnostics.items().begin(), diagnostics.items().end(),
+      [](const v1::Diagnostic& item) {
+        return item.severity() != v1::Diagnostic::SEVERITY_ERROR ||
+               item.field() == "parallelism" ||
+               item.field() == "resources.min_device_memory_bytes";
+      });
+}
+
 }  // namespace
 
 void Control::CreateJob(const Caller& caller, v1::CreateJobRequest request,
@@ -139,7 +150,10 @@ void Control::PrepareCreate(const Caller& caller,
       &facts);
   PlaceDiagnostics(marks, kMaxDiagnostics, &validated.diagnostics);
   if (!validated.ok()) {
-    return done(Refusal("JOB_FILE_INVALID", validated.diagnostics));
+    return done(Refusal(OnlyThePlanFails(validated.diagnostics)
+                            ? "PLAN_IMPOSSIBLE"
+                            : "JOB_FILE_INVALID",
+                        validated.diagnostics));
   }
   const absl::Status inside =
       CheckJobPaths(validated.spec, options_.allowed_roots);

@@ -41,6 +41,7 @@ class FakeWorker {
   // one file with `content`.
   bool writes_files = false;
   std::string content = "weights";
+  int64_t claimed_bytes = 0;  // instead of its size, in manifests; 0: its size
   // Reports loss and expert loads of each step.
   bool values = true;
   // Of a step, where the default will not do.
@@ -151,9 +152,11 @@ class FakeWorker {
   // Returns the manifest's digest.
   std::string WriteFolder(const std::string& folder, const char* manifest) {
     std::filesystem::create_directories(absl::StrCat(folder, "/part"));
-    const std::string text = absl::StrCat(
-        R"({"files": [{"path": "part/data.bin", "bytes": )", content.size(),
-        R"(, "sha256": ")", Digest(content), R"("}]})");
+    const std::string text =
+        absl::StrCat(R"({"files": [{"path": "part/data.bin", "bytes": )",
+                     claimed_bytes > 0 ? claimed_bytes
+                                       : static_cast<int64_t>(content.size()),
+                     R"(, "sha256": ")", Digest(content), R"("}]})");
     const bool written =
         WriteFileAtomic(absl::StrCat(folder, "/part/data.bin"), content).ok() &&
         WriteFileAtomic(absl::StrCat(folder, "/", manifest), text).ok();
