@@ -388,8 +388,9 @@ class CommonCodesTest : public ServerFixture {
     const auto wait = [&] { return queue.Next(&tag, &ok) && ok; };
     grpc::Status status;
     call->StartCall(nullptr);
+    const grpc::Slice empty("");
     if (wait()) {
-      call->WriteLast(grpc::ByteBuffer(grpc::Slice("")), grpc::WriteOptions(),
+      call->WriteLast(grpc::ByteBuffer(&empty, 1), grpc::WriteOptions(),
                       nullptr);
       wait();
     }
