@@ -29,6 +29,20 @@ double Ema(double old, double value, int64_t count) {
   return old + weight * (value - old);
 }
 
+// A step by part, see Progress.phase_seconds.
+std::vector<std::pair<std::string, double>> PhasesOf(const StepMetrics& step) {
+  std::vector<std::pair<std::string, double>> parts;
+  for (size_t i = 0; i < kNumPhases; ++i) {
+    parts.emplace_back(PhaseName(static_cast<Phase>(i)), step.phases[i]);
+  }
+  parts.emplace_back("reduce", step.reduce_seconds);
+  parts.emplace_back("optimizer", step.optimizer_seconds);
+  parts.emplace_back("data", step.data_seconds);
+  parts.emplace_back("wait", step.wait_seconds);
+  parts.emplace_back("exposed", step.exchanges.exposed_seconds);
+  return parts;
+}
+
 // Part of `total` that falls to one rank when it is shared evenly; the parts
 // add up to the total.
 int64_t Share(int64_t total, int rank, int world_size) {
@@ -87,7 +101,10 @@ void SessionObserver::OnStep(const StepMetrics& step) {
              .own_padding = Share(padding, rank, world),
              .own_routed = Share(routed, rank, world),
              .own_dropped = Share(step.dropped_pairs, rank, world),
-             .own_remapped = Share(step.remapped_pairs, rank, world)});
+             .own_remapped = Share(step.remapped_pairs, rank, world),
+             .own_flops = FlopsOf(step),
+             .peak_flops = options_.peak_flops,
+             .planned_bytes = options_.planned_bytes});
   if (rank == 0) {
     UpdateProgress(step);
     const bool last = step.step == step.total_steps;
@@ -125,12 +142,24 @@ void SessionObserver::UpdateProgress(const StepMetrics& step) {
     const double balance = MeasureBalance(step.expert_tokens).balancedness_step;
     if (std::isfinite(balance)) progress_.set_expert_balancedness(balance);
   }
+  if (options_.peak_flops > 0 && step.step_seconds > 0) {
+    progress_.set_model_flops_utilization(FlopsOf(step) / step.step_seconds /
+                                          options_.peak_flops);
+  }
+  for (const auto& [name, seconds] : PhasesOf(step)) {
+    (*progress_.mutable_phase_seconds())[name] = seconds;
+  }
   if (!step.rank_tokens.empty()) {
     const double balance = MeasureBalance(step.rank_tokens).balancedness_step;
     if (std::isfinite(balance)) progress_.set_rank_balancedness(balance);
     progress_.set_plan_epoch(step.plan_epoch);
   }
   link_->SetProgress(progress_);
+}
+
+double SessionObserver::FlopsOf(const StepMetrics& step) const {
+  return options_.flops_per_token * static_cast<double>(step.tokens) /
+         options_.world_size;
 }
 
 void SessionObserver::ReportScalars(const StepMetrics& step) {
@@ -147,6 +176,16 @@ void SessionObserver::ReportScalars(const StepMetrics& step) {
   values["reduce_seconds"] = step.reduce_seconds;
   values["optimizer_seconds"] = step.optimizer_seconds;
   values["wait_seconds"] = step.wait_seconds;
+  for (size_t i = 0; i < kNumPhases; ++i) {
+    values[absl::StrCat("phase_", PhaseName(static_cast<Phase>(i)),
+                        "_seconds")] = step.phases[i];
+  }
+  values["all_to_all_seconds"] =
+      step.exchanges.dispatch_seconds + step.exchanges.combine_seconds;
+  values["all_to_all_exposed_seconds"] = step.exchanges.exposed_seconds;
+  if (options_.peak_flops > 0 && step.step_seconds > 0) {
+    values["mfu"] = FlopsOf(step) / step.step_seconds / options_.peak_flops;
+  }
   for (const auto& [name, bytes] :
        {std::pair{"memory_weights_bytes", step.memory.weights},
         std::pair{"memory_gradients_bytes", step.memory.gradients},
@@ -317,6 +356,10 @@ void SessionObserver::OnFilesSaved(const FilesSaved& saved) {
       absl::ToDoubleSeconds(clock_->Monotonic() - save_begin_), bytes,
       clock_->Now());
   if (options_.rank == 0) unsealed_[saved.step] = saved;
+}
+
+void SessionObserver::OnResumed(double seconds) {
+  metrics_->ObserveLoad(seconds);
 }
 
 void SessionObserver::OnEvent(absl::string_view kind,

@@ -32,6 +32,8 @@ struct ExpertTraffic {
   std::vector<int64_t> computed_pairs;
   // Spent in the experts of this rank, both directions; host time.
   double expert_seconds = 0.0;
+  // Time of the exchanges themselves, forward and backward.
+  double dispatch_seconds = 0.0, combine_seconds = 0.0;
 };
 
 struct ExpertRuntime {

@@ -8,7 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "plan/expert_placement.h"
 #include "worker/moe/expert_moves.h"
+#include "worker/moe/expert_parallel.h"
+#include "worker/moe/expert_runtime.h"
 
 namespace cadre {
 namespace {
@@ -30,6 +33,15 @@ const Batch& BatchOrEmpty(const std::vector<Batch>& batches, int64_t i) {
     return *empty;
   }
   return batches[i];
+}
+
+void Add(ExchangeUse* use, const ExpertTraffic& traffic) {
+  use->dispatch_seconds += traffic.dispatch_seconds;
+  use->combine_seconds += traffic.combine_seconds;
+  use->exposed_seconds += traffic.exposed_seconds;
+  use->dispatch_bytes += traffic.dispatch_bytes +
+                         traffic.backward_dispatch_bytes + traffic.count_bytes;
+  use->combine_bytes += traffic.combine_bytes + traffic.backward_combine_bytes;
 }
 
 // Seconds since the last call.
@@ -170,6 +182,7 @@ absl::StatusOr<StepMetrics> TrainStepRunner::Run(const TrainStep& data,
   metrics.rank_tokens = std::move(totals.rank_tokens);
   metrics.expert_seconds = totals.expert_seconds;
   if (experts != nullptr) metrics.plan_epoch = experts->placement.plan_epoch;
+  metrics.exchanges = totals.exchanges;
   // Every element is counted by one rank and the sum is the same everywhere, so
   // every rank takes the same decision and clips by the same number.
   CADRE_ASSIGN_OR_RETURN(metrics.grad_norm, GradientNorm());
@@ -219,6 +232,7 @@ absl::StatusOr<TrainStepRunner::Totals> TrainStepRunner::ForwardBackward(
     for (size_t phase = 0; phase < kNumPhases; ++phase) {
       totals.phases[phase] += result.phases[phase];
     }
+    Add(&totals.exchanges, result.traffic);
     totals.aux_sum += result.aux_loss;
     totals.z_sum += result.z_loss;
     for (const MoeLayerCounts& layer : result.moe_counts) {

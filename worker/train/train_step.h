@@ -63,6 +63,7 @@ class TrainStepRunner {
     PhaseSeconds phases{};
     std::vector<std::vector<int64_t>> rank_tokens;
     double expert_seconds = 0.0;
+    ExchangeUse exchanges;
   };
 
   TrainStepRunner(const TrainStepOptions& options, Model* model,

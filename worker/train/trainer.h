@@ -50,6 +50,14 @@ struct MemoryUse {
   }
 };
 
+// Exchanges of expert rows between ranks: of this rank, forward and backward.
+struct ExchangeUse {
+  double dispatch_seconds = 0.0, combine_seconds = 0.0;
+  // Part of them for which computing waited.
+  double exposed_seconds = 0.0;
+  int64_t dispatch_bytes = 0, combine_bytes = 0;  // to other ranks
+};
+
 // One optimizer step, equal on every rank but for the seconds.
 struct StepMetrics {
   int64_t step = 0;  // steps done, this one included
@@ -81,6 +89,7 @@ struct StepMetrics {
   std::vector<std::vector<int64_t>> rank_tokens;
   double expert_seconds = 0.0;  // of the rank that spent most on its experts
   int64_t plan_epoch = 0;       // placement under which the step ran
+  ExchangeUse exchanges;
 };
 
 // Another placement of the experts is in force from the next step on.
@@ -130,6 +139,8 @@ class TrainObserver {
   // Sealed by the trainer itself (seal_by_trainer), on rank 0.
   virtual void OnSealed(int64_t step, const std::string& dir,
                         const std::string& manifest_sha256) {}
+  // A checkpoint was read to go on from.
+  virtual void OnResumed(double seconds) {}
   // Something a person should know: "NONFINITE_STEP", ...
   virtual void OnEvent(absl::string_view kind, absl::string_view message) {}
   // True: save and stop at the next boundary. It is enough that one rank says
