@@ -60,21 +60,44 @@ until_true() {
 port() { sed -n "s/^$1=//p" "$2"; }
 free_port() { python3 -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 
-"$bin/coordinator/cadre-coordinator" --insecure --listen=127.0.0.1:0 \
+# With TLS, as in earnest: an authority of the demo's own, the coordinator, its
+# operator and the workers' host.
+tools/dev_ca.sh "$run/tls" server=IP:127.0.0.1 operator=DNS:operator demo=DNS:demo >/dev/null
+cat >"$run/access.textproto" <<'TEXT'
+certificates { san: "operator" role: ROLE_ADMIN }
+certificates { san: "demo" role: ROLE_WORKER }
+TEXT
+cat >"$run/coordinator.textproto" <<TEXT
+tls {
+  certificate_file: "$run/tls/server.pem" key_file: "$run/tls/server.key"
+  client_ca_file: "$run/tls/ca.pem"
+}
+access_file: "$run/access.textproto"
+TEXT
+"$bin/coordinator/cadre-coordinator" --config="$run/coordinator.textproto" --listen=127.0.0.1:0 \
   --metrics-listen=127.0.0.1:0 --health-listen=127.0.0.1:0 --state-dir="$run/state" \
   --ports-file="$run/coordinator.ports" >"$run/coordinator.log" 2>&1 &
 pids+=($!)
 until_true 60 test -s "$run/coordinator.ports"
 CADRE_ADDRESS=127.0.0.1:$(port api "$run/coordinator.ports")
-export CADRE_ADDRESS
-targets=()
-for index in 0 1; do
-  OPENBLAS_NUM_THREADS=1 "$bin/worker/cadre-worker" --insecure \
-    --coordinator="$CADRE_ADDRESS" --worker-id="demo.$index" --index=$index \
-    --device=cpu --metrics-listen=127.0.0.1:0 --health-listen=127.0.0.1:0 \
-    --ports-file="$run/worker-$index.ports" >"$run/worker-$index.log" 2>&1 &
+CADRE_CA=$run/tls/ca.pem CADRE_CERT=$run/tls/operator.pem CADRE_KEY=$run/tls/operator.key
+export CADRE_ADDRESS CADRE_CA CADRE_CERT CADRE_KEY
+for name in ADDRESS CA CERT KEY; do declare -p "CADRE_$name"; done >"$run/env"
+# start_worker INDEX METRICS_ADDRESS
+start_worker() {
+  rm -f "$run/worker-$1.ports"
+  OPENBLAS_NUM_THREADS=1 "$bin/worker/cadre-worker" --ca="$run/tls/ca.pem" \
+    --cert="$run/tls/demo.pem" --key="$run/tls/demo.key" \
+    --coordinator="$CADRE_ADDRESS" --worker-id="demo.$1" --index="$1" \
+    --device=cpu --metrics-listen="$2" --health-listen=127.0.0.1:0 \
+    --ports-file="$run/worker-$1.ports" >>"$run/worker-$1.log" 2>&1 &
+  worker_pids[$1]=$!
   pids+=($!)
-  until_true 60 test -s "$run/worker-$index.ports"
+  until_true 60 test -s "$run/worker-$1.ports"
+}
+targets=() worker_pids=()
+for index in 0 1; do
+  start_worker $index 127.0.0.1:0
   targets+=("127.0.0.1:$(port metrics "$run/worker-$index.ports")")
 done
 
@@ -109,13 +132,20 @@ tail -n +121 examples/tiny_moe/constitution.jsonl >"$run/eval.jsonl"
 job=$("$cadre" list --all --limit 1 --json | python3 -c 'import json, sys; print(json.loads(sys.stdin.readline())["name"])')
 echo "job $job"
 
+# A backup, and a worker that is lost: there is a recovery to look at.
+"$cadre" backup >/dev/null
+has_checkpoint() { [ -n "$("$cadre" checkpoints "${job#jobs/}" --json)" ]; }
+until_true 120 has_checkpoint
+kill -KILL "${worker_pids[1]}"
+start_worker 1 "${targets[1]}"
+
 if [ $check = 0 ]; then
   cat <<TEXT
 prometheus  http://$prometheus_address
 coordinator http://127.0.0.1:$(port metrics "$run/coordinator.ports")/metrics
 workers     http://${targets[0]}/metrics http://${targets[1]}/metrics
 dashboards  deploy/grafana: provision them with this Prometheus as data source
-watch       CADRE_ADDRESS=$CADRE_ADDRESS $cadre watch ${job#jobs/}
+watch       . $run/env && $cadre watch ${job#jobs/}
 Ctrl-C stops everything; state and logs are in $run
 TEXT
   wait

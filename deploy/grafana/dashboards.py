@@ -34,6 +34,15 @@ def phase_mean(phase):
         rate("cadre_train_step_seconds_count", selector) + " > 0))")
 
 
+def phase_share(phase):
+    """Of the time of steps, mean over the ranks."""
+    selector = f'{{phase="{phase}"}}'
+    return by_job(
+        "(" + rate("cadre_train_phase_seconds_total", selector) + " / (" +
+        rate("cadre_train_step_seconds_sum", '{phase="total"}') + " > 0))",
+        "avg")
+
+
 # title, unit, kind, [(legend, query)]; kind: series, stacked, stat
 FLEET = [
     ("Jobs by state", "short", "stacked", [
@@ -46,6 +55,9 @@ FLEET = [
     ("Progress of live jobs", "percentunit", "series", [
         ("{{exported_job}}", "max by (exported_job) "
          "(cadre_job_progress_ratio)")]),
+    ("Goodput of live jobs", "percentunit", "series", [
+        ("{{exported_job}}", "max by (exported_job) "
+         "(cadre_job_goodput_ratio)")]),
     ("Tokens a second by job", "short", "stacked", [
         ("{{exported_job}}", "cadre:job_tokens:rate2m")]),
     ("Restarts in the last hour by cause", "short", "series", [
@@ -54,6 +66,11 @@ FLEET = [
     ("Failures in the last hour by cause", "short", "series", [
         ("{{cause}}", "sum by (cause) "
          "(increase(cadre_job_failures_total[1h]))")]),
+    ("Recovery, p95", "s", "series", [
+        ("p95", "histogram_quantile(0.95, sum by (le) "
+         "(increase(cadre_job_recovery_seconds_bucket[1h])))"),
+        ("mean", "sum(cadre_job_recovery_seconds_sum) / "
+         "sum(cadre_job_recovery_seconds_count)")]),
     ("Wait in the queue, p95", "s", "series", [
         ("p95", "histogram_quantile(0.95, sum by (le) "
          "(increase(cadre_job_queue_wait_seconds_bucket[1h])))")]),
@@ -61,6 +78,29 @@ FLEET = [
         ("{{instance}}", "cadre:journal_commit_seconds:p99_5m")]),
     ("Journal size", "bytes", "stacked", [
         ("{{file}}", "sum by (file) (cadre_journal_bytes)")]),
+    ("Mutations a commit", "none", "series", [
+        ("{{instance}}", "sum by (instance) "
+         "(rate(cadre_journal_batch_mutations_sum[$__rate_interval])) / "
+         "(sum by (instance) (rate("
+         "cadre_journal_batch_mutations_count[$__rate_interval])) > 0)")]),
+    ("Free space of the journal's disk", "bytes", "series", [
+        ("free {{instance}}", "cadre_journal_free_bytes"),
+        ("0: full {{instance}}", "cadre_journal_writable")]),
+    ("Age of the last backup", "s", "series", [
+        ("{{instance}}",
+         "time() - (cadre_journal_last_backup_timestamp_seconds > 0)")]),
+    ("Certificates expire in", "s", "series", [
+        ("{{instance}} {{name}}",
+         "cadre_certificate_expiry_timestamp_seconds - time()")]),
+    ("Open calls and watches", "short", "series", [
+        ("calls", "sum(cadre_grpc_inflight)"),
+        ("watches", "sum(cadre_watch_streams)")]),
+    ("Refused calls by reason", "reqps", "series", [
+        ("{{reason}}", "sum by (reason) "
+         "(rate(cadre_auth_denials_total[$__rate_interval]))")]),
+    ("Check of data sets, mean", "s", "series", [
+        ("mean", "sum(cadre_dataset_validation_seconds_sum) / "
+         "sum(cadre_dataset_validation_seconds_count)")]),
     ("API calls by method and code", "reqps", "series", [
         ("{{method}} {{code}}", "sum by (method, code) "
          "(rate(cadre_grpc_requests_total[$__rate_interval]))")]),
@@ -86,6 +126,23 @@ TRAINING = [
     ("Step by phase, slowest rank", "s", "stacked", [
         (phase, phase_mean(phase))
         for phase in ("data", "wait", "compute", "reduce", "optimizer")]),
+    ("Inside passes and optimizer, share of the step", "percentunit",
+     "stacked", [
+         (phase, phase_share(phase))
+         for phase in ("attention", "router", "dispatch", "experts", "combine",
+                       "dense_mlp", "loss", "other", "optimizer")]),
+    ("Model FLOPs utilisation", "percentunit", "series", [
+        ("slowest {{exported_job}}", 'cadre:job_mfu:min{exported_job=~"$job"}'),
+        ("fastest {{exported_job}}", by_job("cadre_train_mfu_ratio"))]),
+    ("Memory of the largest rank by use", "bytes", "stacked", [
+        ("{{kind}}", "max by (kind) (cadre_train_memory_bytes " + JOIN + ")")]),
+    ("Memory against the plan", "bytes", "series", [
+        ("planned", by_job("cadre_train_memory_planned_bytes")),
+        ("largest rank", by_job(
+            "sum by (instance) (cadre_train_memory_bytes)"))]),
+    ("Free memory of the device", "bytes", "series", [
+        ("{{exported_job}}", by_job(
+            'cadre_device_memory_bytes{pool="free"}', "min"))]),
     ("Gradient norm", "none", "series", [
         ("{{exported_job}}", by_job("cadre_train_grad_norm"))]),
     ("Learning rate", "none", "series", [
@@ -118,6 +175,34 @@ EXPERTS = [
         ("worst layer {{exported_job}}", by_job(
             'cadre_moe_expert_balancedness_ratio{stat="worst_layer"}',
             "min"))]),
+    ("Balance of the expert-parallel ranks, 1 is even", "percentunit",
+     "series", [
+         ("all layers {{exported_job}}",
+          'cadre:job_rank_balancedness:step{exported_job=~"$job"}'),
+         ("worst layer {{exported_job}}", by_job(
+             'cadre_moe_rank_balancedness_ratio{stat="worst_layer"}',
+             "min"))]),
+    ("Dropped and remapped pairs, share of those routed", "percentunit",
+     "series", [
+         ("dropped {{exported_job}}",
+          'cadre:job_dropped_tokens:ratio5m{exported_job=~"$job"}'),
+         ("remapped {{exported_job}}",
+          'cadre:job_remapped_tokens:ratio5m{exported_job=~"$job"}')]),
+    ("All-to-all a step, slowest rank", "s", "series", [
+        (direction, by_job(
+            "(" + rate("cadre_moe_all_to_all_seconds_sum",
+                       f'{{direction="{direction}"}}') + " / (" +
+            rate("cadre_moe_all_to_all_seconds_count",
+                 f'{{direction="{direction}"}}') + " > 0))"))
+        for direction in ("dispatch", "combine")]),
+    ("All-to-all that computing waits for, share of the step", "percentunit",
+     "series", [
+         ("{{exported_job}}", "cadre:job_exposed_all_to_all:ratio5m"
+          '{exported_job=~"$job"}')]),
+    ("All-to-all bytes to other ranks", "Bps", "stacked", [
+        ("{{direction}}", "sum by (direction) (" +
+         rate("cadre_moe_all_to_all_bytes_total", by="instance, direction") +
+         " " + JOIN + ")")]),
     ("Coefficient of variation of expert loads", "none", "series", [
         ("mean", by_job('cadre_moe_expert_load_cv_ratio{stat="mean"}')),
         ("worst layer", by_job('cadre_moe_expert_load_cv_ratio{stat="max"}'))]),
