@@ -19,6 +19,7 @@ import subprocess
 import tempfile
 import time
 import unittest
+import urllib.request
 
 # Programs and fixtures, relative to the runfiles (the working directory).
 ROOT = pathlib.Path.cwd()
@@ -98,6 +99,15 @@ class Coordinator(Daemon):
 
     def jobs(self):
         return self.json("list", "--all")
+
+
+def scrape(port):
+    """The series of a daemon's metrics, by name with labels as exported."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics",
+                                timeout=PATIENCE_SECONDS) as reply:
+        lines = reply.read().decode().splitlines()
+    pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {series: float(value) for series, value in pairs}
 
 
 def cadre(folder, *args):
