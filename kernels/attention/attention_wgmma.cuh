@@ -65,6 +65,12 @@ struct Ring {
   }
 };
 
+// A warp is done with a stage: one arrival for all of its lanes.
+__device__ __forceinline__ void Release(uint64_t* empty) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) BarrierArrive(empty);
+}
+
 // Dynamic shared memory from the first multiple of 1024 bytes on; kernels ask
 // for that much more.
 constexpr int kAlignment = 1024;

@@ -114,9 +114,6 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     MultiplyRegisters<kV, kKeys>(out, probs, v_tiles + stage * Tiles::kVBytes);
     WgmmaCommit();
   };
-  const auto release = [&](uint64_t* empty) {
-    if (lane == 0) BarrierArrive(empty);
-  };
   // Scores to probabilities, not yet divided by their sum.
   const auto softmax = [&](int step) {
     const int key = end - (step + 1) * kKeys;
@@ -178,7 +175,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     scores(0);
     WgmmaWait<0>();
     Pin(s);
-    release(&k_empty[0]);
+    Release(&k_empty[0]);
     k_ring.Advance();
     softmax(0);
     pack();
@@ -194,12 +191,12 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
         NamedArrive(kTurn + (group ^ 1), kComputeThreads);
       WgmmaWait<1>();
       Pin(s);
-      release(&k_empty[k_ring.stage]);
+      Release(&k_empty[k_ring.stage]);
       k_ring.Advance();
       softmax(step);
       WgmmaWait<0>();
       Pin(out);
-      release(&v_empty[v_ring.stage]);
+      Release(&v_empty[v_ring.stage]);
       v_ring.Advance();
 #pragma unroll
       for (int j = 0; j < kV / 8; ++j) {

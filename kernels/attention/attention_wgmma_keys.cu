@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     WgmmaWait<0>();
     Pin(dv);
     Pin(dk);
-    if (lane == 0) BarrierArrive(&empty[ring.stage]);
+    Release(&empty[ring.stage]);
     ring.Advance();
     query += kQueries;
     if (query >= end) query = end - tiles * kQueries;  // the next head

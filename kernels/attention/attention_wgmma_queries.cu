@@ -207,9 +207,6 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     for (int i = 0; i < kKeys / 4; ++i)
       ds[i] = PackPair(s[2 * i], s[2 * i + 1]);
   };
-  const auto release = [&](uint64_t* empty) {
-    if (lane == 0) BarrierArrive(empty);
-  };
 
   if (steps > 0) {
     BarrierWait(&queries_full, 0);
@@ -222,7 +219,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     probabilities(0);
     WgmmaWait<0>();
     Pin(dp);
-    release(&v_empty[0]);
+    Release(&v_empty[0]);
     k_ring.Advance();
     v_ring.Advance();
     gradients();
@@ -238,13 +235,13 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
       probabilities(step);
       WgmmaWait<1>();
       Pin(dp);
-      release(&v_empty[v_ring.stage]);
+      Release(&v_empty[v_ring.stage]);
       k_ring.Advance();
       v_ring.Advance();
       gradients();
       WgmmaWait<0>();
       Pin(dq);
-      release(&k_empty[dq_ring.stage]);
+      Release(&k_empty[dq_ring.stage]);
       dq_ring.Advance();
       pack();
     }
