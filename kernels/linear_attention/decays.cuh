@@ -2,7 +2,7 @@
 #define CADRE_KERNELS_LINEAR_ATTENTION_DECAYS_CUH_
 
 // Elementwise work on a chunk: which thread has which elements, and the
-// cumulated decays. Device code; private to kernels/{kda,gdn}.
+// cumulated decays. Device code; private to kernels/kda.
 
 #include "kernels/linear_attention/chunk.cuh"
 
@@ -52,17 +52,6 @@ __device__ __forceinline__ void LoadFloats(const float* from, float (&x)[4]) {
   x[3] = four.w;
 }
 
-// Four columns of decays; one and the same for all where the gate is the
-// head's, so that what follows from it is worked out once.
-template <bool kHeadGate>
-__device__ __forceinline__ void LoadDecays(const float* from, float (&x)[4]) {
-  if constexpr (kHeadGate) {
-    x[0] = x[1] = x[2] = x[3] = *from;
-  } else {
-    LoadFloats(from, x);
-  }
-}
-
 // Running sums of log-decays over the thread's rows.
 template <bool kBounded, int kRows>
 __device__ __forceinline__ void SumRows(const GateMath& gate, int length,
@@ -86,46 +75,28 @@ __device__ __forceinline__ void SumRows(const GateMath& gate, int length,
 
 // G inside the sub-block for the thread's rows and columns. Leaves border, fall
 // and steep complete (syncs). `parked` [64 / kRows] is scratch.
-template <bool kHeadGate, int kRows>
-__device__ __forceinline__ void SumDecays(
-    const Problem& p, const Chunk& chunk, int head, const Columns<kRows>& at,
-    float (&g)[kRows][4], float (*parked)[kDim], float (*border)[kDim],
-    float (*fall)[kDim], int* steep, float* head_g) {
+template <int kRows>
+__device__ __forceinline__ void SumDecays(const Problem& p, const Chunk& chunk,
+                                          int head, const Columns<kRows>& at,
+                                          float (&g)[kRows][4],
+                                          float (*parked)[kDim],
+                                          float (*border)[kDim],
+                                          float (*fall)[kDim], int* steep) {
   constexpr int kGroups = kSub / kRows;  // in a sub-block
   const GateMath gate{Exp2(kLog2E * p.a_log[head]), p.bound, p.bounded};
   const int tid = threadIdx.x;
   if (tid < 4) steep[tid] = 0;
-  if constexpr (kHeadGate) {
-    if (tid < kChunk) {
-      float x = 0;
-      if (tid < chunk.length) {
-        x = gate.template Decay<false>(
-            p.a[static_cast<int64_t>(chunk.begin + tid) * p.heads + head] +
-            p.dt_bias[head]);
-      }
-      for (int step = 1; step < kRows; step *= 2) {
-        const float other = __shfl_up_sync(0xffffffffu, x, step);
-        if ((tid & (kRows - 1)) >= step) x += other;
-      }
-      head_g[tid] = x;
-    }
-    __syncthreads();
+  float bias[4];
+  LoadFloats(p.dt_bias + head * kDim + at.col, bias);
+  const uint16_t* from = p.z + p.row(chunk.begin, head);
+  uint2 z[kRows];
 #pragma unroll
-    for (int i = 0; i < kRows; ++i)
-      g[i][0] = g[i][1] = g[i][2] = g[i][3] = head_g[at.row(i)];
+  for (int i = 0; i < kRows; ++i)
+    z[i] = LoadFour(from, p.pitch(), chunk.length, at, i);
+  if (p.bounded) {
+    SumRows<true>(gate, chunk.length, at, z, bias, g);
   } else {
-    float bias[4];
-    LoadFloats(p.dt_bias + head * kDim + at.col, bias);
-    const uint16_t* from = p.z + p.row(chunk.begin, head);
-    uint2 z[kRows];
-#pragma unroll
-    for (int i = 0; i < kRows; ++i)
-      z[i] = LoadFour(from, p.pitch(), chunk.length, at, i);
-    if (p.bounded) {
-      SumRows<true>(gate, chunk.length, at, z, bias, g);
-    } else {
-      SumRows<false>(gate, chunk.length, at, z, bias, g);
-    }
+    SumRows<false>(gate, chunk.length, at, z, bias, g);
   }
   *reinterpret_cast<float4*>(&parked[at.group][at.col]) = make_float4(
       g[kRows - 1][0], g[kRows - 1][1], g[kRows - 1][2], g[kRows - 1][3]);
@@ -133,14 +104,14 @@ __device__ __forceinline__ void SumDecays(
   float before[4] = {}, total[4] = {};
   for (int b = 0; b < at.sub * kGroups; ++b) {
     float x[4];
-    LoadDecays<kHeadGate>(&parked[b][at.col], x);
+    LoadFloats(&parked[b][at.col], x);
 #pragma unroll
     for (int c = 0; c < 4; ++c) before[c] += x[c];
   }
 #pragma unroll
   for (int b = 0; b < kGroups; ++b) {
     float x[4];
-    LoadDecays<kHeadGate>(&parked[at.sub * kGroups + b][at.col], x);
+    LoadFloats(&parked[at.sub * kGroups + b][at.col], x);
     const bool above = b < at.group % kGroups;
 #pragma unroll
     for (int c = 0; c < 4; ++c) {

@@ -3,7 +3,7 @@
 
 // The part of a chunk that no other chunk is needed for: gate, cumulated
 // decay, both score matrices, the inverse, u, w, qg and kg. One block of 256
-// threads for each (chunk, head). Private to kernels/{kda,gdn}.
+// threads for each (chunk, head). Private to kernels/kda.
 
 #include "kernels/linear_attention/chunk.cuh"
 #include "kernels/linear_attention/decays.cuh"
@@ -27,8 +27,7 @@ struct PrepareSmem {
   float fall[4][kDim];        // exp of a sub-block's decay
   uint32_t hop[2][kDim / 2];  // pairs: decay of block 1, of block 2
   float beta[kChunk];
-  float head_g[kChunk];  // GDN: G inside the sub-block
-  int steep[4];          // sub-block leaves the matrix path
+  int steep[4];  // sub-block leaves the matrix path
 };
 
 // Both score matrices' diagonal block of one steep sub-block, one entry a warp
@@ -68,7 +67,7 @@ __device__ inline void SteepScores(const Problem& p, const Chunk& chunk,
 }
 
 // kKeepInverse: the backward wants Inv itself too.
-template <bool kHeadGate, bool kKeepInverse>
+template <bool kKeepInverse>
 __device__ __forceinline__ void PrepareChunk(const Problem& p,
                                              PrepareSmem& smem) {
   const int tid = threadIdx.x, lane = tid & 31, warp = WarpIndex();
@@ -109,16 +108,16 @@ __device__ __forceinline__ void PrepareChunk(const Problem& p,
     }
   }
   float g[8][4];
-  SumDecays<kHeadGate, 8>(p, chunk, head, at, g,
-                          reinterpret_cast<float(*)[kDim]>(smem.inverse),
-                          smem.border, smem.fall, smem.steep, smem.head_g);
+  SumDecays<8>(p, chunk, head, at, g,
+               reinterpret_cast<float(*)[kDim]>(smem.inverse), smem.border,
+               smem.fall, smem.steep);
   {
     float before[4], behind[4], total[4], rise[4];
     {
       float here[4], next[4], end[4];
-      LoadDecays<kHeadGate>(&smem.border[at.sub][at.col], here);
-      LoadDecays<kHeadGate>(&smem.border[at.sub + 1][at.col], next);
-      LoadDecays<kHeadGate>(&smem.border[4][at.col], end);
+      LoadFloats(&smem.border[at.sub][at.col], here);
+      LoadFloats(&smem.border[at.sub + 1][at.col], next);
+      LoadFloats(&smem.border[4][at.col], end);
       const bool steep = smem.steep[at.sub] != 0;
 #pragma unroll
       for (int c = 0; c < 4; ++c) {

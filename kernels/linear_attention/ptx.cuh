@@ -65,6 +65,13 @@ __device__ __forceinline__ float Select(float a, float b, float c) {
 __device__ __forceinline__ int WarpIndex() {
   return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x >> 5), 0);
 }
+// threadIdx.x, read again wherever this is called: what is derived from it is
+// then derived again, too, rather than kept in registers in between.
+__device__ __forceinline__ int ThreadIndexAgain() {
+  int tid;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(tid));
+  return tid;
+}
 
 // --- matrices: 8x8 tiles of b16 between shared memory and registers ---
 
@@ -142,6 +149,15 @@ template <int kPending>
 __device__ __forceinline__ void GroupWait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
+// Makes this thread's ordinary accesses to shared memory come before what the
+// tensor cores and the copy engine do there after the next sync.
+__device__ __forceinline__ void AsyncProxyFence() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+// A sync of one warpgroup; barrier 0 is __syncthreads.
+__device__ __forceinline__ void GroupSync(int barrier) {
+  asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
+}
 // Keeps accesses to accumulators on their side of a wait.
 template <int kCount>
 __device__ __forceinline__ void Pin(float (&d)[kCount][4]) {
@@ -208,6 +224,66 @@ __device__ __forceinline__ void GroupMma(float (&d)[16][4],
         "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),
         "n"(kRowsOfK ? 1 : 0), "n"(kAdd ? 1 : 0));
+  // clang-format on
+}
+
+// Both operands in shared memory. a: rows of M as RowsOfN, or if kTransA rows
+// of k as RowsOfK.
+template <bool kTransA, bool kRowsOfK, bool kAdd>
+__device__ __forceinline__ void GroupMma(float (&d)[8][4], uint64_t a,
+                                         uint64_t b) {
+  // clang-format off
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %36, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "
+      "%12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
+      "%24, %25, %26, %27, %28, %29, %30, %31"
+      "}, %32, %33, add, 1, 1, %34, %35;\n}\n"
+      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
+        "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
+        "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
+        "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
+        "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
+        "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
+        "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
+        "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
+      : "l"(a), "l"(b), "n"(kTransA ? 1 : 0), "n"(kRowsOfK ? 1 : 0),
+        "n"(kAdd ? 1 : 0));
+  // clang-format on
+}
+template <bool kTransA, bool kRowsOfK, bool kAdd>
+__device__ __forceinline__ void GroupMma(float (&d)[16][4], uint64_t a,
+                                         uint64_t b) {
+  // clang-format off
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %68, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "
+      "%12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
+      "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "
+      "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
+      "%60, %61, %62, %63"
+      "}, %64, %65, add, 1, 1, %66, %67;\n}\n"
+      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
+        "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
+        "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
+        "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
+        "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
+        "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
+        "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
+        "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]),
+        "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]),
+        "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]),
+        "+f"(d[10][0]), "+f"(d[10][1]), "+f"(d[10][2]), "+f"(d[10][3]),
+        "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),
+        "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]),
+        "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]),
+        "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),
+        "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])
+      : "l"(a), "l"(b), "n"(kTransA ? 1 : 0), "n"(kRowsOfK ? 1 : 0),
+        "n"(kAdd ? 1 : 0));
   // clang-format on
 }
 

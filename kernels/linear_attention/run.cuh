@@ -8,6 +8,8 @@
 // scans in one grid, finish. One launch before all groups builds the table of
 // chunks and zeroes padding rows.
 
+#include <type_traits>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -16,6 +18,8 @@
 #include "kernels/common/tensor.h"
 #include "kernels/linear_attention/chunk.cuh"
 #include "kernels/linear_attention/finish.cuh"
+#include "kernels/linear_attention/head_finish.cuh"
+#include "kernels/linear_attention/head_prepare.cuh"
 #include "kernels/linear_attention/prepare.cuh"
 #include "kernels/linear_attention/scan.cuh"
 #include "kernels/linear_attention/workspace.h"
@@ -53,12 +57,41 @@ static __global__ void __launch_bounds__(1024)
   }
 }
 
+// Threads, blocks a multiprocessor and shared memory of the kernels of KDA and
+// of Gated DeltaNet.
+template <bool kHeadGate>
+struct Shape {
+  using Prepare = std::conditional_t<kHeadGate, HeadPrepareSmem, PrepareSmem>;
+  using Finish = std::conditional_t<kHeadGate, HeadFinishSmem, FinishSmem>;
+  static constexpr int kPrepare =
+      kHeadGate ? kHeadPrepareThreads : kPrepareThreads;
+  static constexpr int kFinish =
+      kHeadGate ? kHeadFinishThreads : kFinishThreads;
+};
+
 template <bool kHeadGate, bool kKeepInverse>
-__global__ void __launch_bounds__(kPrepareThreads, 2)
+__global__ void __launch_bounds__(Shape<kHeadGate>::kPrepare, kHeadGate ? 3 : 2)
     PrepareKernel(__grid_constant__ const Problem p) {
   extern __shared__ __align__(1024) uint8_t smem[];
-  PrepareChunk<kHeadGate, kKeepInverse>(p,
-                                        *reinterpret_cast<PrepareSmem*>(smem));
+  auto& shared = *reinterpret_cast<typename Shape<kHeadGate>::Prepare*>(smem);
+  if constexpr (kHeadGate) {
+    HeadPrepareChunk<kKeepInverse>(p, shared);
+  } else {
+    PrepareChunk<kKeepInverse>(p, shared);
+  }
+}
+
+template <bool kHeadGate>
+__global__ void __launch_bounds__(Shape<kHeadGate>::kFinish, kHeadGate ? 2 : 1)
+    FinishKernel(__grid_constant__ const Problem p,
+                 __grid_constant__ const FinishOutput out) {
+  extern __shared__ __align__(1024) uint8_t smem[];
+  auto& shared = *reinterpret_cast<typename Shape<kHeadGate>::Finish*>(smem);
+  if constexpr (kHeadGate) {
+    HeadFinishChunk(p, out, shared);
+  } else {
+    FinishChunk(p, out, shared);
+  }
 }
 
 inline constexpr unsigned kScanBlocks = kDim / kScanColumns;
@@ -80,46 +113,6 @@ static __global__ void __launch_bounds__(kScanThreads, 1)
     RunScan<Scan::kReverse>(p, out, shared, blockIdx.x);
   } else {
     RunScan<Scan::kStates>(p, out, shared, blockIdx.x - half);
-  }
-}
-
-template <bool kHeadGate>
-__global__ void __launch_bounds__(kFinishThreads, 1)
-    FinishKernel(__grid_constant__ const Problem p,
-                 __grid_constant__ const FinishOutput out) {
-  extern __shared__ __align__(1024) uint8_t smem[];
-  FinishChunk<kHeadGate>(p, out, *reinterpret_cast<FinishSmem*>(smem));
-}
-
-// dq, dk of the key heads of a group from those of its value heads.
-static __global__ void __launch_bounds__(256)
-    SumKeyHeadsKernel(__grid_constant__ const Problem p,
-                      __grid_constant__ const FinishOutput out) {
-  const int shared = p.heads / p.key_heads;
-  const int key_heads = p.num_heads / shared;
-  const int64_t pairs =
-      static_cast<int64_t>(p.cu_seqlens[p.docs]) * key_heads * (kDim / 2);
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * 256 + threadIdx.x;
-       i < pairs; i += static_cast<int64_t>(gridDim.x) * 256) {
-    const int pair = i % (kDim / 2);
-    const int head = i / (kDim / 2) % key_heads;
-    const int64_t token = i / (kDim / 2) / key_heads;
-    float2 q = make_float2(0, 0), k = make_float2(0, 0);
-    for (int h = 0; h < shared; ++h) {
-      const int64_t from =
-          (token * p.num_heads + head * shared + h) * kDim + 2 * pair;
-      const float2 a = *reinterpret_cast<const float2*>(out.part_dq + from);
-      const float2 b = *reinterpret_cast<const float2*>(out.part_dk + from);
-      q.x += a.x;
-      q.y += a.y;
-      k.x += b.x;
-      k.y += b.y;
-    }
-    const int64_t to =
-        p.key_row(static_cast<int>(token), p.first_head + head * shared) +
-        2 * pair;
-    *reinterpret_cast<uint32_t*>(out.dq + to) = Pack(q.x, q.y);
-    *reinterpret_cast<uint32_t*>(out.dk + to) = Pack(k.x, k.y);
   }
 }
 
@@ -188,6 +181,30 @@ inline absl::Status UseWorkspace(absl::string_view op, const Tensor& workspace,
   return absl::OkStatus();
 }
 
+// One launch for all chunks of the group's heads.
+template <bool kHeadGate, bool kKeepInverse>
+absl::Status RunPrepare(absl::string_view op, const Exec& exec,
+                        const Problem& p) {
+  return Launch(op, exec,
+                {.grid = static_cast<unsigned>(p.max_chunks) * p.num_heads,
+                 .block = Shape<kHeadGate>::kPrepare,
+                 .shared_bytes = sizeof(typename Shape<kHeadGate>::Prepare)},
+                PrepareKernel<kHeadGate, kKeepInverse>, p);
+}
+// With a decay of the head, a block works through the value heads of a key
+// head.
+template <bool kHeadGate>
+absl::Status RunFinish(absl::string_view op, const Exec& exec, const Problem& p,
+                       const FinishOutput& out) {
+  const int heads =
+      kHeadGate ? p.num_heads / (p.heads / p.key_heads) : p.num_heads;
+  return Launch(op, exec,
+                {.grid = static_cast<unsigned>(p.max_chunks) * heads,
+                 .block = Shape<kHeadGate>::kFinish,
+                 .shared_bytes = sizeof(typename Shape<kHeadGate>::Finish)},
+                FinishKernel<kHeadGate>, p, out);
+}
+
 template <bool kHeadGate>
 absl::Status RunForward(absl::string_view op, const Exec& exec, Problem p,
                         const ScanOutput& out, const Tensor& workspace) {
@@ -201,12 +218,7 @@ absl::Status RunForward(absl::string_view op, const Exec& exec, Problem p,
   const int group = static_cast<int>(HeadGroup(shape));
   for (p.first_head = 0; p.first_head < p.heads; p.first_head += group) {
     p.num_heads = std::min(group, p.heads - p.first_head);
-    CADRE_RETURN_IF_ERROR(
-        Launch(op, exec,
-               {.grid = static_cast<unsigned>(p.max_chunks) * p.num_heads,
-                .block = kPrepareThreads,
-                .shared_bytes = sizeof(PrepareSmem)},
-               PrepareKernel<kHeadGate, false>, p));
+    CADRE_RETURN_IF_ERROR((RunPrepare<kHeadGate, false>(op, exec, p)));
     CADRE_RETURN_IF_ERROR(Launch(op, exec,
                                  {.grid = p.docs * p.num_heads * kScanBlocks,
                                   .block = kScanThreads,
@@ -243,27 +255,14 @@ absl::Status RunBackward(absl::string_view op, const Exec& exec, Problem p,
   const int group = static_cast<int>(HeadGroup(shape));
   for (p.first_head = 0; p.first_head < p.heads; p.first_head += group) {
     p.num_heads = std::min(group, p.heads - p.first_head);
-    const unsigned tiles = static_cast<unsigned>(p.max_chunks) * p.num_heads;
-    CADRE_RETURN_IF_ERROR(Launch(op, exec,
-                                 {.grid = tiles,
-                                  .block = kPrepareThreads,
-                                  .shared_bytes = sizeof(PrepareSmem)},
-                                 PrepareKernel<kHeadGate, true>, p));
+    CADRE_RETURN_IF_ERROR((RunPrepare<kHeadGate, true>(op, exec, p)));
     CADRE_RETURN_IF_ERROR(
         Launch(op, exec,
                {.grid = 2 * p.docs * p.num_heads * kScanBlocks,
                 .block = kScanThreads,
                 .shared_bytes = sizeof(ScanSmem)},
                BackwardScanKernel, p, scan));
-    CADRE_RETURN_IF_ERROR(Launch(op, exec,
-                                 {.grid = tiles,
-                                  .block = kFinishThreads,
-                                  .shared_bytes = sizeof(FinishSmem)},
-                                 FinishKernel<kHeadGate>, p, out));
-    if (out.part_dq != nullptr) {
-      CADRE_RETURN_IF_ERROR(Launch(op, exec, {.grid = 1056, .block = 256},
-                                   SumKeyHeadsKernel, p, out));
-    }
+    CADRE_RETURN_IF_ERROR(RunFinish<kHeadGate>(op, exec, p, out));
     if (out.part_a_log != nullptr) {
       CADRE_RETURN_IF_ERROR(Launch(
           op, exec, {.grid = static_cast<unsigned>(p.num_heads), .block = 128},

@@ -69,8 +69,9 @@ inline WorkLayout LayOutWork(const WorkShape& shape) {
     at.part_a_log = take(tiles * 4);
     at.part_dt_bias = take(tiles * 128 * 4);
     if (shape.key_heads != shape.heads) {
-      at.part_dq = take(shape.tokens * heads * 128 * 4);
-      at.part_dk = take(shape.tokens * heads * 128 * 4);
+      const int64_t key_heads = heads * shape.key_heads / shape.heads;
+      at.part_dq = take(shape.tokens * key_heads * 128 * 4);
+      at.part_dk = take(shape.tokens * key_heads * 128 * 4);
     }
   }
   at.bytes = end;

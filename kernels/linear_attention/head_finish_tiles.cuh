@@ -1,0 +1,249 @@
+#ifndef CADRE_KERNELS_LINEAR_ATTENTION_HEAD_FINISH_TILES_CUH_
+#define CADRE_KERNELS_LINEAR_ATTENTION_HEAD_FINISH_TILES_CUH_
+
+// What the two warpgroups of head_finish.cuh share. Device code; private to
+// kernels/gdn.
+
+#include "kernels/linear_attention/finish_output.cuh"
+#include "kernels/linear_attention/finish_products.cuh"
+#include "kernels/linear_attention/head_gate.cuh"
+
+namespace cadre::linear_attention {
+
+constexpr int kHeadFinishThreads = 256;
+
+// Sums a row, from both warpgroups.
+struct HeadFinishSums {
+  float dg[2][kChunk];
+  float beta[2][kChunk];  // of the logit of beta
+};
+
+// 113 KB: two blocks on a multiprocessor.
+struct HeadFinishSmem {
+  union {
+    struct {
+      uint16_t s[kState];
+      uint16_t ds[kState];
+    };
+    struct {  // from the products with the states on
+      uint16_t inverse[kSquare];
+      union {
+        uint16_t t[kSquare];       // M Inv^T
+        float columns[4][kChunk];  // then sums of P over a warp's rows
+      };
+      uint16_t v[kTile];
+      uint16_t k[kTile];
+      uint16_t q[kTile];
+    };
+  };
+  union {
+    uint16_t d_o[kTile];
+    uint16_t dw[kTile];
+    HeadFinishSums sums;
+  };
+  uint16_t dx[kTile];
+  union {
+    uint16_t x[kTile];
+    struct {
+      uint16_t d_qk[kSquare];  // K^-1/2 dAqk exp(G_i - G_j)
+      uint16_t d_kk[kSquare];  // beta_i dAkk exp(G_i - G_j)
+    };
+  };
+  HeadRows rows;
+  float states[8];  // <S, dS>, a warp's share
+  float kept[4];    // <k, dkN>, likewise
+  uint64_t loaded[2];
+};
+static_assert(sizeof(HeadFinishSmem) <= 115712);
+
+// A thread's rows in the accumulators of its warpgroup.
+struct HeadPlace {
+  int lane, group, quad;
+  int row0;  // of the warp
+  int row[2];
+  __device__ __forceinline__ HeadPlace()
+      : lane(ThreadIndexAgain() & 31),
+        group(lane >> 2),
+        quad(lane & 3),
+        row0((__shfl_sync(0xffffffffu, ThreadIndexAgain() >> 5, 0) & 3) * kSub),
+        row{row0 + group, row0 + group + 8} {}
+};
+
+// Accumulators [64,64] to a square tile, rounded; also as A operands.
+__device__ __forceinline__ void StoreSquare(uint16_t* tile, const HeadPlace& at,
+                                            const uint32_t (&a)[4][4]) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    StoreMatrix4(tile + Square(at.row0 + RowsFirstRow(at.lane),
+                               16 * k + RowsFirstCol(at.lane)),
+                 a[k]);
+  }
+}
+__device__ __forceinline__ void PackSquare(uint32_t (&a)[4][4],
+                                           const float (&d)[8][4]) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    a[k][0] = Pack(d[2 * k][0], d[2 * k][1]);
+    a[k][1] = Pack(d[2 * k][2], d[2 * k][3]);
+    a[k][2] = Pack(d[2 * k + 1][0], d[2 * k + 1][1]);
+    a[k][3] = Pack(d[2 * k + 1][2], d[2 * k + 1][3]);
+  }
+}
+
+// Everything below is by a whole warpgroup, operands in shared memory, and
+// waits for the result.
+
+// The same address, and no reason to keep descriptors made of it: hoisted out
+// of the loop over heads they would fill the registers.
+__device__ __forceinline__ const uint16_t* Again(const uint16_t* tile) {
+  asm volatile("" : "+l"(tile));
+  return tile;
+}
+
+// Step k along the 128 columns of a wide tile whose rows are rows of the
+// operand.
+__device__ __forceinline__ uint64_t WideStep(const uint16_t* tile, int k) {
+  return RowsOfN(tile + (k >> 2) * (kChunk * 64) + (k & 3) * 16);
+}
+template <int kCount>
+__device__ __forceinline__ void FinishProduct(float (&d)[kCount][4]) {
+  GroupCommit();
+  GroupWait<0>();
+  Pin(d);
+}
+// d[64,64] (+)= a b^T, both wide tiles.
+template <bool kAdd>
+__device__ __forceinline__ void MultiplyWide(float (&d)[8][4],
+                                             const uint16_t* a,
+                                             const uint16_t* b) {
+  a = Again(a);
+  b = Again(b);
+  GroupFence();
+  GroupMma<false, false, kAdd>(d, WideStep(a, 0), WideStep(b, 0));
+#pragma unroll
+  for (int k = 1; k < 8; ++k)
+    GroupMma<false, false, true>(d, WideStep(a, k), WideStep(b, k));
+  FinishProduct(d);
+}
+// d[64,128] = a times a state tile, a a wide tile.
+__device__ __forceinline__ void MultiplyByState(float (&d)[16][4],
+                                                const uint16_t* a,
+                                                const uint16_t* state) {
+  a = Again(a);
+  state = Again(state);
+  GroupFence();
+  GroupMma<false, true, false>(d, WideStep(a, 0), RowsOfK(state, kDim * 128));
+#pragma unroll
+  for (int k = 1; k < 8; ++k) {
+    GroupMma<false, true, true>(d, WideStep(a, k),
+                                RowsOfK(state + k * 16 * 64, kDim * 128));
+  }
+  FinishProduct(d);
+}
+// d[64,128] (+)= a b, or a^T b, a a square and b a wide tile.
+template <bool kTrans, bool kAdd>
+__device__ __forceinline__ void MultiplySquare(float (&d)[16][4],
+                                               const uint16_t* a,
+                                               const uint16_t* b) {
+  a = Again(a);
+  b = Again(b);
+  GroupFence();
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const uint64_t rows =
+        kTrans ? RowsOfK(a + k * 16 * 64, 0) : RowsOfN(a + k * 16);
+    const uint64_t columns = RowsOfK(b + k * 16 * 64, kChunk * 128);
+    if (k == 0 && !kAdd) {
+      GroupMma<kTrans, true, false>(d, rows, columns);
+    } else {
+      GroupMma<kTrans, true, true>(d, rows, columns);
+    }
+  }
+  FinishProduct(d);
+}
+// d[64,64] = a b, a a square tile and b 64 columns of a wide one.
+__device__ __forceinline__ void MultiplyHalf(float (&d)[8][4],
+                                             const uint16_t* a,
+                                             const uint16_t* b) {
+  a = Again(a);
+  b = Again(b);
+  GroupFence();
+  GroupMma<false, true, false>(d, RowsOfN(a), RowsOfK(b, 0));
+#pragma unroll
+  for (int k = 1; k < 4; ++k) {
+    GroupMma<false, true, true>(d, RowsOfN(a + k * 16),
+                                RowsOfK(b + k * 16 * 64, 0));
+  }
+  FinishProduct(d);
+}
+// d[64,64] = a^T b, b 64 columns of a wide tile, or a square tile.
+__device__ __forceinline__ void MultiplyTransposed(float (&d)[8][4],
+                                                   const uint16_t* a,
+                                                   const uint16_t* b) {
+  a = Again(a);
+  b = Again(b);
+  GroupFence();
+  GroupMma<true, true, false>(d, RowsOfK(a, 0), RowsOfK(b, 0));
+#pragma unroll
+  for (int k = 1; k < 4; ++k) {
+    GroupMma<true, true, true>(d, RowsOfK(a + k * 16 * 64, 0),
+                               RowsOfK(b + k * 16 * 64, 0));
+  }
+  FinishProduct(d);
+}
+
+// The thread's pair of columns 8 n further in one of its rows.
+__device__ __forceinline__ uint32_t TilePair(const uint16_t* tile, int row,
+                                             int n, const HeadPlace& at) {
+  return *reinterpret_cast<const uint32_t*>(tile +
+                                            Wide(row, 8 * n + 2 * at.quad));
+}
+
+// dq or dk of one value head: to where they belong, or to the sum over the
+// value heads that share the key head.
+struct KeySink {
+  uint16_t* to;  // the chunk's first row
+  float* part;   // likewise; null where no head is shared
+  int pitch, part_pitch;
+  int length;
+  bool first, last;  // of the value heads
+
+  // 64 columns from `col` on.
+  __device__ __forceinline__ void Put(const HeadPlace& at, int col,
+                                      float (&d)[8][4]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = at.row[half];
+      if (row >= length) continue;
+      if (part != nullptr) {
+        float* sum = part + row * part_pitch + col + 2 * at.quad;
+        if (!first) {
+#pragma unroll
+          for (int n = 0; n < 8; ++n) {
+            const float2 before = *reinterpret_cast<float2*>(sum + 8 * n);
+            d[n][2 * half] += before.x;
+            d[n][2 * half + 1] += before.y;
+          }
+        }
+        if (!last) {
+#pragma unroll
+          for (int n = 0; n < 8; ++n) {
+            *reinterpret_cast<float2*>(sum + 8 * n) =
+                make_float2(d[n][2 * half], d[n][2 * half + 1]);
+          }
+          continue;
+        }
+      }
+      uint16_t* out = to + row * pitch + col + 2 * at.quad;
+#pragma unroll
+      for (int n = 0; n < 8; ++n) {
+        *reinterpret_cast<uint32_t*>(out + 8 * n) =
+            Pack(d[n][2 * half], d[n][2 * half + 1]);
+      }
+    }
+  }
+};
+
+}  // namespace cadre::linear_attention
+
+#endif  // CADRE_KERNELS_LINEAR_ATTENTION_HEAD_FINISH_TILES_CUH_
