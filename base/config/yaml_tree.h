@@ -20,7 +20,13 @@ struct Node {
   std::string scalar;
   bool quoted = false;
   std::vector<Node> items;                     // kList
-  std::vector<std::pair<Node, Node>> entries;  // kMap: key, value
+  struct Entry;
+  std::vector<Entry> entries;  // kMap
+};
+
+// Apart: Clang lets no std::pair of a Node be a part of it.
+struct Node::Entry {
+  Node key, value;
 };
 
 struct SyntaxError {
