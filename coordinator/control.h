@@ -149,6 +149,10 @@ class Control {
                             const std::string& body, const std::string& target);
   absl::Status HandleReports(Store& store, const v1::SyncRequest& request);
   absl::Status Evaluate(Store& store, const std::string& id);
+  // The gauges of a live job.
+  void ShowProgress(const std::string& id,
+                    const google::protobuf::Timestamp& start,
+                    const v1::Progress& progress);
   // What the reports, the clock and a worker's farewell ask of a job.
   Verdict JudgeJob(const state::v1::JobRecord& record, const GangView& gang);
   absl::Status Act(const Verdict& verdict, const GangView& gang,

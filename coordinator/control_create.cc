@@ -4,6 +4,7 @@
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <openssl/sha.h>
 #include <prometheus/counter.h>
+#include <prometheus/histogram.h>
 
 #include <algorithm>
 #include <utility>
@@ -297,8 +298,11 @@ void Control::CheckData(const std::string& id) {
         record->job().state() != v1::JOB_STATE_VALIDATING) {
       return;
     }
+    const absl::Duration begin = options_.clock->Monotonic();
     auto verdict = std::make_shared<DataVerdict>(
         options_.data->CheckWhole(record->job().config_snapshot(), &stopped_));
+    options_.metrics->Histogram(metric::kDatasetValidation)
+        .Observe(absl::ToDoubleSeconds(options_.clock->Monotonic() - begin));
     // Stopping: the next start checks again.
     if (absl::IsCancelled(verdict->status)) return;
     journal_->Submit({.decide = [this, id, verdict](Store& store) {

@@ -43,6 +43,7 @@ class WatchReactor final
   WatchReactor(const CallMetrics& metrics, WatchHub* hub,
                const v1::WatchJobRequest& request)
       : metrics_(metrics), hub_(hub) {
+    metrics_.registry->Gauge(metric::kWatchStreams).Increment();
     hub_->Add(request, this);
   }
 
@@ -63,7 +64,10 @@ class WatchReactor final
     }
   }
   void OnCancel() override { hub_->Cancel(key.load()); }
-  void OnDone() override { delete this; }
+  void OnDone() override {
+    metrics_.registry->Gauge(metric::kWatchStreams).Decrement();
+    delete this;
+  }
 
  private:
   const CallMetrics metrics_;

@@ -41,14 +41,18 @@ using PhaseSeconds = std::array<double, kNumPhases>;
 class PhaseMarks {
  public:
   virtual ~PhaseMarks() = default;
-  virtual absl::Status Set(size_t index) = 0;
+  // `phase` begins at this mark.
+  virtual absl::Status Set(size_t index, Phase phase) = 0;
+  // Nothing is timed until the next mark.
+  virtual void End() {}
   // Between two marks that were set and reached.
   virtual absl::StatusOr<double> SecondsBetween(size_t from, size_t to) = 0;
 };
 
 class PhaseClock {
  public:
-  explicit PhaseClock(const Exec& exec);
+  // With `nvtx` and on a GPU, phases are ranges in a profiler's time line, too.
+  explicit PhaseClock(const Exec& exec, bool nvtx = false);
   ~PhaseClock();
 
   // A new pass, in kOther.
@@ -60,7 +64,7 @@ class PhaseClock {
   PhaseSeconds Seconds();
 
  private:
-  void Mark();
+  void Mark(Phase phase);
 
   std::unique_ptr<PhaseMarks> marks_;
   std::vector<Phase> phases_;  // phases_[i] follows mark i

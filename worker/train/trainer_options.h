@@ -111,6 +111,8 @@ struct TrainerOptions {
   TrainingOptions training;
   TrainCheckpointOptions checkpoint;
   TrainOutputOptions output;
+  // Of this worker, not of the job: NVTX ranges on a GPU.
+  bool nvtx = false;
 };
 
 }  // namespace cadre
