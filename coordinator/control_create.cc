@@ -144,15 +144,11 @@ void Control::PrepareCreate(const Caller& caller,
   }
   if (!request.job_id().empty()) spec.set_name(request.job_id());
   const v1::JobSpec resolved = ResolveJob(spec, request.base_dir());
-  // Before anything is opened: an error about a file would tell of it.
-  const absl::Status inside = CheckJobPaths(resolved, options_.allowed_roots);
-  if (!inside.ok()) AuditDenial(caller, kCreateJob, "PATH_OUTSIDE_ROOTS");
-  ModelFacts facts;
-  if (inside.ok()) facts = LoadModelFacts(resolved.model());
+  const ModelFacts facts = LoadModelFacts(resolved.model());
   Validated validated = ValidateJob(
       spec,
       {.base_dir = request.base_dir(), .allowed_roots = options_.allowed_roots},
-      inside.ok() ? &facts : nullptr);
+      &facts);
   PlaceDiagnostics(marks, kMaxDiagnostics, &validated.diagnostics);
   if (!validated.ok()) {
     return done(Refusal(OnlyThePlanFails(validated.diagnostics)
@@ -160,6 +156,8 @@ void Control::PrepareCreate(const Caller& caller,
                             : "JOB_FILE_INVALID",
                         validated.diagnostics));
   }
+  const absl::Status inside =
+      CheckJobPaths(validated.spec, options_.allowed_roots);
   if (!inside.ok()) return done(inside);
   DataVerdict data = options_.data->CheckHead(validated.spec);
   validated.diagnostics.MergeFrom(data.diagnostics);
