@@ -97,6 +97,10 @@ void Control::Stop() {
   if (stopped_.exchange(true)) return;
   request_pool_->Stop();
   data_pool_->Stop();
+  {
+    absl::MutexLock lock(&readers_mutex_);
+    readers_.clear();
+  }
   journal_->Stop();
 }
 

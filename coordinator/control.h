@@ -36,6 +36,7 @@
 #include "coordinator/series.h"
 #include "coordinator/work_pool.h"
 #include "coordinator/worker_registry.h"
+#include "plan/facts_cache.h"
 #include "plan/replacement.h"
 
 namespace cadre::coordinator {
@@ -213,6 +214,14 @@ class Control {
   absl::Status FinishCheck(Store& store, const std::string& id,
                            const DataVerdict& verdict);
 
+  // False also where that cannot be told.
+  bool IsNewRequest(const std::string& principal,
+                    const std::string& request_id);
+  // `prepare` runs where the id was new after all.
+  void Replay(const Caller& caller,
+              const std::shared_ptr<v1::CreateJobRequest>& shared,
+              const std::string& sha, std::function<void()> prepare,
+              Done<v1::CreateJobResponse> done);
   void PrepareCreate(const Caller& caller, const v1::CreateJobRequest& request,
                      const std::string& body_sha256,
                      Done<v1::CreateJobResponse> done);
@@ -274,6 +283,11 @@ class Control {
   std::map<std::string, WorkerRow> committed_workers_
       ABSL_GUARDED_BY(workers_mutex_);
   ExpertStates committed_experts_ ABSL_GUARDED_BY(workers_mutex_);
+  ModelFactsCache facts_;
+  absl::Mutex readers_mutex_;
+  // Connections that no thread uses at the moment.
+  std::vector<std::unique_ptr<Database>> readers_
+      ABSL_GUARDED_BY(readers_mutex_);
   // Last: their threads use the rest.
   std::unique_ptr<WorkPool> request_pool_;
   std::unique_ptr<WorkPool> data_pool_;

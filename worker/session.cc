@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/failpoint.h"
 #include "base/file.h"
 #include "base/logging.h"
 #include "model/model_spec.h"
@@ -95,6 +96,7 @@ class Session {
     }
     const absl::Status data = CheckDataFiles(assignment_);
     if (!data.ok()) return Error(data, Activity::kPrepare);
+    Failpoint("worker.planned");
     SessionObserver::Options watch;
     watch.rank = trainer_options->rank;
     watch.world_size = trainer_options->mesh.world_size;
@@ -138,6 +140,7 @@ class Session {
  private:
   EndedState Drive() {
     link_->SetReady();
+    Failpoint("worker.ready");
     switch (Await(DesiredRun::TARGET_TRAIN, options_.timeouts.start_timeout)) {
       case Wake::kTarget:
         break;
@@ -172,6 +175,7 @@ class Session {
       return Aborted();
     }
     link_->SetStepsDone();
+    Failpoint("worker.steps_done");
     switch (Await(DesiredRun::TARGET_EXPORT,
                   options_.timeouts.checkpoint_timeout)) {
       case Wake::kTarget:
@@ -190,6 +194,7 @@ class Session {
     observer_->OnPhase(TrainPhase::kExport);
     const absl::StatusOr<ExportedArtifact> artifact = trainer_->Export();
     if (!artifact.ok()) return Error(artifact.status(), Activity::kExport);
+    Failpoint("worker.exported");
     if (assignment_.rank() == 0 && !artifact->dir.empty()) {
       cadre::v1::Report report;
       auto* written = report.mutable_artifact();

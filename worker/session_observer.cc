@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/failpoint.h"
 #include "base/logging.h"
 #include "plan/placement_proto.h"
 #include "worker/checkpoint/checkpoint.h"
@@ -60,6 +61,7 @@ SessionObserver::SessionObserver(Options options, SessionLink* link,
 
 void SessionObserver::OnPreparing(absl::string_view stage, int64_t done,
                                   int64_t total) {
+  Failpoint(absl::StrCat("worker.prepare_", stage));
   link_->SetPreparing(std::string(stage), done, total);
 }
 
@@ -72,20 +74,24 @@ void SessionObserver::OnPhase(TrainPhase phase) {
     case TrainPhase::kEval:
       activity_ = Activity::kTrain;
       link_->SetPhase("eval");
+      Failpoint("worker.eval");
       break;
     case TrainPhase::kSave:
       activity_ = Activity::kSave;
       save_begin_ = clock_->Monotonic();
       link_->SetPhase("save");
+      Failpoint("worker.save");
       break;
     case TrainPhase::kExport:
       activity_ = Activity::kExport;
       link_->SetPhase("export");
+      Failpoint("worker.export");
       break;
   }
 }
 
 void SessionObserver::OnStep(const StepMetrics& step) {
+  Failpoint("worker.step");
   ++steps_seen_;
   int64_t routed = 0;
   for (const auto& layer : step.expert_tokens) {
@@ -352,6 +358,7 @@ void SessionObserver::OnFilesSaved(const FilesSaved& saved) {
     bytes += file.bytes;
   }
   link_->AddReport(std::move(report));
+  Failpoint("worker.saved");
   metrics_->ObserveSave(
       absl::ToDoubleSeconds(clock_->Monotonic() - save_begin_), bytes,
       clock_->Now());
@@ -377,6 +384,7 @@ bool SessionObserver::StopRequested() {
 
 void SessionObserver::OnCollective(absl::string_view op, int64_t bytes,
                                    double seconds) {
+  Failpoint("worker.collective");
   metrics_->ObserveCollective(op, bytes, seconds);
 }
 
