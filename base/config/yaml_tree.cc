@@ -103,7 +103,7 @@ class Builder final : public YAML::EventHandler {
       frame.key = std::move(node);
       frame.has_key = true;
     } else {
-      frame.node.entries.emplace_back(std::move(frame.key), std::move(node));
+      frame.node.entries.push_back({std::move(frame.key), std::move(node)});
       frame.has_key = false;
     }
   }

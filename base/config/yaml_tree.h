@@ -19,8 +19,14 @@ struct Node {
   YamlMark mark;
   std::string scalar;
   bool quoted = false;
-  std::vector<Node> items;                     // kList
-  std::vector<std::pair<Node, Node>> entries;  // kMap: key, value
+  std::vector<Node> items;  // kList
+  struct Entry;
+  std::vector<Entry> entries;  // kMap
+};
+
+// Apart: Clang lets no std::pair of a Node be a part of it.
+struct Node::Entry {
+  Node key, value;
 };
 
 struct SyntaxError {
