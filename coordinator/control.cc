@@ -82,6 +82,10 @@ void Control::Stop() {
   if (stopped_.exchange(true)) return;
   request_pool_.reset();
   data_pool_.reset();
+  {
+    absl::MutexLock lock(&readers_mutex_);
+    readers_.clear();
+  }
   journal_->Stop();
 }
 
@@ -200,22 +204,6 @@ absl::Status Control::Act(const Verdict& verdict, const GangView& gang,
   return ledger_.Apply(*verdict.trigger, verdict.detail, change);
 }
 
-void Control::ShowProgress(const std::string& id,
-                           const google::protobuf::Timestamp& start,
-                           const v1::Progress& progress) {
-  options_.metrics->Gauge(metric::kJobProgress, {{"job", id}})
-      .Set(progress.percent() / 100);
-  const int64_t left = progress.total_steps() - progress.step();
-  const double elapsed =
-      absl::ToDoubleSeconds(options_.clock->Now() - FromProto(start));
-  if (!progress.estimate_ready() || left <= 0 || elapsed <= 0) return;
-  const double step_seconds =
-      progress.eta_seconds() / static_cast<double>(left);
-  options_.metrics->Gauge(metric::kJobGoodput, {{"job", id}})
-      .Set(std::min(
-          1.0, static_cast<double>(progress.step()) * step_seconds / elapsed));
-}
-
 absl::Status Control::Evaluate(Store& store, const std::string& id) {
   // One change may make the next one due; a job never needs more in a row.
   for (int round = 0; round < 4; ++round) {
@@ -232,8 +220,8 @@ absl::Status Control::Evaluate(Store& store, const std::string& id) {
     if (!verdict.trigger.has_value()) {
       // Here and not where workers report it: the series of an ended job, gone
       // by then, must not come back.
-      ShowProgress(id, record->job().start_time(),
-                   table_.View(*record, false).progress());
+      options_.metrics->Gauge(metric::kJobProgress, {{"job", id}})
+          .Set(table_.View(*record, false).progress().percent() / 100);
       return absl::OkStatus();
     }
     JobChange change{.record = *record};

@@ -36,6 +36,7 @@
 #include "coordinator/series.h"
 #include "coordinator/work_pool.h"
 #include "coordinator/worker_registry.h"
+#include "plan/facts_cache.h"
 
 namespace cadre::coordinator {
 
@@ -149,10 +150,6 @@ class Control {
                             const std::string& body, const std::string& target);
   absl::Status HandleReports(Store& store, const v1::SyncRequest& request);
   absl::Status Evaluate(Store& store, const std::string& id);
-  // The gauges of a live job.
-  void ShowProgress(const std::string& id,
-                    const google::protobuf::Timestamp& start,
-                    const v1::Progress& progress);
   // What the reports, the clock and a worker's farewell ask of a job.
   Verdict JudgeJob(const state::v1::JobRecord& record, const GangView& gang);
   absl::Status Act(const Verdict& verdict, const GangView& gang,
@@ -179,6 +176,14 @@ class Control {
   absl::Status FinishCheck(Store& store, const std::string& id,
                            const DataVerdict& verdict);
 
+  // False also where that cannot be told.
+  bool IsNewRequest(const std::string& principal,
+                    const std::string& request_id);
+  // `prepare` runs where the id was new after all.
+  void Replay(const Caller& caller,
+              const std::shared_ptr<v1::CreateJobRequest>& shared,
+              const std::string& sha, std::function<void()> prepare,
+              Done<v1::CreateJobResponse> done);
   void PrepareCreate(const Caller& caller, const v1::CreateJobRequest& request,
                      const std::string& body_sha256,
                      Done<v1::CreateJobResponse> done);
@@ -220,6 +225,11 @@ class Control {
   mutable absl::Mutex workers_mutex_;
   std::map<std::string, WorkerRow> committed_workers_
       ABSL_GUARDED_BY(workers_mutex_);
+  ModelFactsCache facts_;
+  absl::Mutex readers_mutex_;
+  // Connections that no thread uses at the moment.
+  std::vector<std::unique_ptr<Database>> readers_
+      ABSL_GUARDED_BY(readers_mutex_);
   // Last: their threads use the rest.
   std::unique_ptr<WorkPool> request_pool_;
   std::unique_ptr<WorkPool> data_pool_;

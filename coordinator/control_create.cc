@@ -4,7 +4,6 @@
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <openssl/sha.h>
 #include <prometheus/counter.h>
-#include <prometheus/histogram.h>
 
 #include <algorithm>
 #include <utility>
@@ -87,8 +86,50 @@ void Control::CreateJob(const Caller& caller, v1::CreateJobRequest request,
                        [done] { done(ShuttingDown()); });
   };
   if (shared->validate_only()) return prepare();
-  // A retry is answered before anything is checked: the first call's data may
-  // be gone by now.
+  // A new id, and nearly all are, must not wait for the disk twice: whether it
+  // is known is read beside the writer. Insert looks again.
+  request_pool_->Add(
+      [this, caller, shared, sha, done, prepare] {
+        if (IsNewRequest(caller.principal, shared->request_id())) {
+          return PrepareCreate(caller, *shared, sha, done);
+        }
+        Replay(caller, shared, sha, prepare, done);
+      },
+      [done] { done(ShuttingDown()); });
+}
+
+bool Control::IsNewRequest(const std::string& principal,
+                           const std::string& request_id) {
+  std::unique_ptr<Database> reader;
+  {
+    absl::MutexLock lock(&readers_mutex_);
+    if (!readers_.empty()) {
+      reader = std::move(readers_.back());
+      readers_.pop_back();
+    }
+  }
+  if (reader == nullptr) {
+    auto opened = journal_->OpenReader();
+    if (!opened.ok()) return false;
+    reader = std::make_unique<Database>(*std::move(opened));
+  }
+  bool is_new = false;
+  {
+    Store store(reader.get());
+    const auto row = store.FindRequest(principal, kCreateJob, request_id);
+    is_new = row.ok() && !row->has_value();
+  }
+  absl::MutexLock lock(&readers_mutex_);
+  readers_.push_back(std::move(reader));
+  return is_new;
+}
+
+// A retry is answered before anything is checked: the first call's data may be
+// gone by now.
+void Control::Replay(const Caller& caller,
+                     const std::shared_ptr<v1::CreateJobRequest>& shared,
+                     const std::string& sha, std::function<void()> prepare,
+                     Done<v1::CreateJobResponse> done) {
   auto replay = std::make_shared<std::optional<RequestRow>>();
   journal_->Submit(
       {.decide = [principal = caller.principal, shared, sha,
@@ -133,17 +174,19 @@ void Control::PrepareCreate(const Caller& caller,
   }
   if (!request.job_id().empty()) spec.set_name(request.job_id());
   const v1::JobSpec resolved = ResolveJob(spec, request.base_dir());
-  const ModelFacts facts = LoadModelFacts(resolved.model());
+  // Before anything is opened: an error about a file would tell of it.
+  const absl::Status inside = CheckJobPaths(resolved, options_.allowed_roots);
+  if (!inside.ok()) AuditDenial(caller, kCreateJob, "PATH_OUTSIDE_ROOTS");
+  std::shared_ptr<const ModelFacts> facts;
+  if (inside.ok()) facts = facts_.Load(resolved.model());
   Validated validated = ValidateJob(
       spec,
       {.base_dir = request.base_dir(), .allowed_roots = options_.allowed_roots},
-      &facts);
+      facts.get());
   PlaceDiagnostics(marks, kMaxDiagnostics, &validated.diagnostics);
   if (!validated.ok()) {
     return done(Refusal("JOB_FILE_INVALID", validated.diagnostics));
   }
-  const absl::Status inside =
-      CheckJobPaths(validated.spec, options_.allowed_roots);
   if (!inside.ok()) return done(inside);
   DataVerdict data = options_.data->CheckHead(validated.spec);
   validated.diagnostics.MergeFrom(data.diagnostics);
@@ -298,11 +341,8 @@ void Control::CheckData(const std::string& id) {
         record->job().state() != v1::JOB_STATE_VALIDATING) {
       return;
     }
-    const absl::Duration begin = options_.clock->Monotonic();
     auto verdict = std::make_shared<DataVerdict>(
         options_.data->CheckWhole(record->job().config_snapshot(), &stopped_));
-    options_.metrics->Histogram(metric::kDatasetValidation)
-        .Observe(absl::ToDoubleSeconds(options_.clock->Monotonic() - begin));
     // Stopping: the next start checks again.
     if (absl::IsCancelled(verdict->status)) return;
     journal_->Submit({.decide = [this, id, verdict](Store& store) {

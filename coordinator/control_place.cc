@@ -226,20 +226,14 @@ absl::Status Control::NoteExpiredLeases(Store& store) {
     const v1::Worker::State state = view.lease_live
                                         ? ReportedState(view.last)
                                         : v1::Worker::STATE_UNREACHABLE;
-    const auto row = worker_rows_.find(view.id);
-    auto admin = v1::Worker::ADMIN_STATE_SCHEDULABLE;
-    if (row != worker_rows_.end()) {
-      admin = static_cast<v1::Worker::AdminState>(row->second.admin_state);
-    }
-    if (view.last.draining()) admin = v1::Worker::ADMIN_STATE_DRAINING;
     ++counts[{v1::Worker::State_Name(state).substr(6),
-              v1::Worker::AdminState_Name(admin).substr(12)}];
+              view.last.draining() ? "DRAINING" : "SCHEDULABLE"}];
   }
   for (int state = v1::Worker::STATE_IDLE;
        state <= v1::Worker::STATE_UNREACHABLE; ++state) {
     const std::string name =
         v1::Worker::State_Name(static_cast<v1::Worker::State>(state)).substr(6);
-    for (const char* admin : {"SCHEDULABLE", "CORDONED", "DRAINING"}) {
+    for (const char* admin : {"SCHEDULABLE", "DRAINING"}) {
       options_.metrics
           ->Gauge(metric::kWorkers, {{"state", name}, {"admin_state", admin}})
           .Set(counts[{name, admin}]);

@@ -34,22 +34,17 @@ bool DiskGuard::Release() {
   return laid_.exchange(false) && unlink(path_.c_str()) == 0;
 }
 
-bool DiskGuard::Measure() {
-  struct statvfs info;
-  if (statvfs(dir_.c_str(), &info) != 0) return false;
-  free_ =
-      static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize);
-  return true;
-}
-
 void DiskGuard::Look() {
   if (ballast_bytes_ <= 0) {
     // Without a mark to go by, the next commit will tell.
     full_ = false;
     return;
   }
-  if (!Measure()) return;
-  const int64_t free = free_;
+  struct statvfs info;
+  if (statvfs(dir_.c_str(), &info) != 0) return;
+  const int64_t free =
+      static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize);
+  free_ = free;
   if (free < ballast_bytes_ / 2) {
     if (!full_.exchange(true)) {
       CADRE_LOG(ERROR) << "state: " << free << " bytes are free in " << dir_

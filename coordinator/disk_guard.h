@@ -24,9 +24,7 @@ class DiskGuard {
   // Looks at the disk: below half of the ballast's size it is full, above
   // twice its size it is not and the ballast is laid again.
   void Look();
-  // Takes the free bytes, without any consequence; false where it cannot.
-  bool Measure();
-  // Free bytes at the last look or measurement; -1: unknown.
+  // Free bytes at the last look; -1: unknown.
   int64_t free_bytes() const { return free_; }
 
  private:

@@ -43,7 +43,6 @@ class WatchReactor final
   WatchReactor(const CallMetrics& metrics, WatchHub* hub,
                const v1::WatchJobRequest& request)
       : metrics_(metrics), hub_(hub) {
-    metrics_.registry->Gauge(metric::kWatchStreams).Increment();
     hub_->Add(request, this);
   }
 
@@ -64,10 +63,7 @@ class WatchReactor final
     }
   }
   void OnCancel() override { hub_->Cancel(key.load()); }
-  void OnDone() override {
-    metrics_.registry->Gauge(metric::kWatchStreams).Decrement();
-    delete this;
-  }
+  void OnDone() override { delete this; }
 
  private:
   const CallMetrics metrics_;

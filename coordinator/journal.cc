@@ -61,8 +61,6 @@ struct Journal::Impl {
   std::deque<Mutation> queue ABSL_GUARDED_BY(mutex);
   bool stopping ABSL_GUARDED_BY(mutex) = false;
   prometheus::Histogram* commit_seconds = nullptr;
-  prometheus::Histogram* batch = nullptr;
-  std::unique_ptr<ScrapeHook> disk_hook;
   prometheus::Gauge* db_bytes = nullptr;
   prometheus::Gauge* wal_bytes = nullptr;
 
@@ -111,7 +109,6 @@ void Journal::Impl::CommitGroup(std::vector<Mutation> group) {
   }
   commit_seconds->Observe(
       absl::ToDoubleSeconds(options.clock->Monotonic() - start));
-  batch->Observe(static_cast<double>(group.size()));
   if (committed.ok()) {
     if (hooks.publish) hooks.publish();
     Measure();
@@ -220,15 +217,6 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(const Options& options) {
   CADRE_RETURN_IF_ERROR(impl.db->Exec("COMMIT"));
 
   impl.commit_seconds = &options.metrics->Histogram(metric::kJournalCommit);
-  impl.batch = &options.metrics->Histogram(metric::kJournalBatch);
-  impl.disk_hook = options.metrics->BeforeScrape(
-      [guard = impl.guard.get(),
-       free = &options.metrics->Gauge(metric::kJournalFree),
-       writable = &options.metrics->Gauge(metric::kJournalWritable)] {
-        guard->Measure();
-        free->Set(static_cast<double>(guard->free_bytes()));
-        writable->Set(guard->full() ? 0 : 1);
-      });
   impl.db_bytes =
       &options.metrics->Gauge(metric::kJournalBytes, {{"file", "db"}});
   impl.wal_bytes =

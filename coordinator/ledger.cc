@@ -43,7 +43,6 @@ Ledger::Ledger(JobTable* table, Clock* clock, MetricsRegistry* metrics)
     metrics_->Counter(metric::kJobsCreated, {{"result", result}});
   }
   metrics_->Histogram(metric::kJobQueueWait);
-  metrics_->Histogram(metric::kJobRecovery);
   // From 0, so that the first of a kind is an increase.
   for (int cause = v1::FAILURE_CAUSE_USER;
        cause <= v1::FAILURE_CAUSE_COORDINATOR; ++cause) {
@@ -63,7 +62,6 @@ void Ledger::Load(std::vector<state::v1::JobRecord> records) {
     auto shared =
         std::make_shared<const state::v1::JobRecord>(std::move(record));
     Replace(JobId(shared->job().name()), nullptr, shared);
-    ShowInfo(JobId(shared->job().name()), nullptr, shared->job());
     loaded.push_back(std::move(shared));
   }
   table_->Publish(loaded);
@@ -191,42 +189,12 @@ void Ledger::Count(const v1::Job& before, const v1::Job& after) {
   if (after.state() == v1::JOB_STATE_RECOVERING) {
     metrics_->Counter(metric::kJobRestarts, {{"cause", cause}}).Increment();
   }
-  CountRecovery(JobId(after.name()), after.state());
   if (before.state() == v1::JOB_STATE_QUEUED &&
       after.state() == v1::JOB_STATE_STARTING) {
     metrics_->Histogram(metric::kJobQueueWait)
         .Observe(absl::ToDoubleSeconds(clock_->Now() -
                                        FromProto(before.queue_time())));
   }
-}
-
-void Ledger::CountRecovery(const std::string& id, v1::JobState after) {
-  if (after == v1::JOB_STATE_RECOVERING) {
-    // Kept from the first failure where recovering fails again.
-    recovering_.try_emplace(id, clock_->Monotonic());
-  } else if (after == v1::JOB_STATE_RUNNING) {
-    const auto it = recovering_.find(id);
-    if (it == recovering_.end()) return;
-    metrics_->Histogram(metric::kJobRecovery)
-        .Observe(absl::ToDoubleSeconds(clock_->Monotonic() - it->second));
-    recovering_.erase(it);
-  } else if (IsTerminal(after) || after == v1::JOB_STATE_PAUSED) {
-    recovering_.erase(id);
-  }
-}
-
-void Ledger::ShowInfo(const std::string& id, const v1::Job* before,
-                      const v1::Job& after) {
-  if (before != nullptr && before->state() == after.state()) return;
-  if (before != nullptr) {
-    metrics_->RemoveGauge(metric::kJobInfo,
-                          {{"job", id}, {"state", StateName(before->state())}});
-  }
-  if (IsTerminal(after.state())) return;
-  metrics_
-      ->Gauge(metric::kJobInfo,
-              {{"job", id}, {"state", StateName(after.state())}})
-      .Set(1);
 }
 
 void Ledger::ShowCounts() {
@@ -258,10 +226,8 @@ void Ledger::Publish() {
     }
     changed.push_back(after);
     Count(before == nullptr ? v1::Job() : before->job(), after->job());
-    ShowInfo(id, before == nullptr ? nullptr : &before->job(), after->job());
     if (IsTerminal(after->job().state())) {
       metrics_->RemoveGauge(metric::kJobProgress, {{"job", id}});
-      metrics_->RemoveGauge(metric::kJobGoodput, {{"job", id}});
     }
   }
   before_group_.clear();

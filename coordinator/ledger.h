@@ -67,11 +67,6 @@ class Ledger {
   void Replace(const std::string& id, const RecordPtr& before,
                const RecordPtr& after);
   void ShowCounts();
-  // Observes how long a job took from its failure to training again.
-  void CountRecovery(const std::string& id, v1::JobState after);
-  // The series of a live job in its state; `before` null: it was not there.
-  void ShowInfo(const std::string& id, const v1::Job* before,
-                const v1::Job& after);
 
   JobTable* const table_;
   Clock* const clock_;
@@ -80,8 +75,7 @@ class Ledger {
   std::map<std::string, RecordPtr> live_;
   std::map<v1::JobState, int> by_state_;
   std::map<std::string, int> by_reason_;
-  std::map<std::string, RecordPtr> before_group_;     // null: did not exist
-  std::map<std::string, absl::Duration> recovering_;  // since, monotonic
+  std::map<std::string, RecordPtr> before_group_;  // null: did not exist
   int64_t last_sequence_ = 0;
 };
 

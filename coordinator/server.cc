@@ -3,7 +3,6 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/impl/service_type.h>
-#include <prometheus/counter.h>
 
 #include <algorithm>
 #include <atomic>
@@ -17,7 +16,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/rpc/address.h"
-#include "base/rpc/certificate_expiry.h"
 #include "base/rpc/channel.h"
 #include "base/rpc/health.h"
 #include "base/rpc/tls.h"
@@ -105,7 +103,6 @@ ControlOptions ControlFor(const config::v1::CoordinatorConfig& config,
 }  // namespace
 
 struct Server::Impl {
-  std::unique_ptr<ScrapeHook> certificate_hook;
   std::unique_ptr<Journal> journal;
   std::unique_ptr<SeriesStore> series;
   std::unique_ptr<Gate> gate;
@@ -246,21 +243,11 @@ absl::StatusOr<Server> Server::Start(const ServerOptions& options) {
            .access_file = config.access_file(),
            .calls_per_second = OrDefault<double>(config.rate_limit(), 20),
            .burst = OrDefault<double>(config.rate_burst(), 200),
-           .on_denial = [control = impl->control.get(),
-                         metrics = options.metrics](const Caller& caller,
-                                                    const std::string& method,
-                                                    const std::string& reason) {
-             metrics->Counter(metric::kAuthDenials, {{"reason", reason}})
-                 .Increment();
+           .on_denial = [control = impl->control.get()](
+                            const Caller& caller, const std::string& method,
+                            const std::string& reason) {
              control->AuditDenial(caller, method, reason);
            }}));
-  for (const char* reason :
-       {"TOKEN_MISSING", "TOKEN_INVALID", "ROLE_REQUIRED"}) {
-    options.metrics->Counter(metric::kAuthDenials, {{"reason", reason}});
-  }
-  const TlsFiles tls = TlsOf(config);
-  impl->certificate_hook = ShowCertificateExpiry(
-      options.metrics, {.ca = tls.ca, .certificate = tls.certificate});
   std::shared_ptr<grpc::ServerCredentials> credentials =
       grpc::InsecureServerCredentials();
   if (!config.insecure()) {

@@ -7,7 +7,6 @@
 
 #include <grpcpp/grpcpp.h>
 #include <prometheus/counter.h>
-#include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 
 #include <functional>
@@ -33,9 +32,6 @@ struct CallMetrics {
                    {"code", absl::StatusCodeToString(status.code())}})
         .Increment();
   }
-  prometheus::Gauge& inflight() const {
-    return registry->Gauge(metric::kGrpcInflight);
-  }
 };
 
 // A reactor and the function that finishes it, which may be called later and
@@ -45,12 +41,10 @@ std::function<void(absl::StatusOr<Response>)> Finisher(
     const CallMetrics& metrics, const char* method,
     grpc::ServerUnaryReactor* reactor, Response* response) {
   const absl::Duration start = metrics.clock->Monotonic();
-  metrics.inflight().Increment();
   return [=](absl::StatusOr<Response> result) {
     metrics.Count(method, result.status());
     metrics.registry->Histogram(metric::kGrpcSeconds, {{"method", method}})
         .Observe(absl::ToDoubleSeconds(metrics.clock->Monotonic() - start));
-    metrics.inflight().Decrement();
     const grpc::Status status = ToGrpcStatus(result.status());
     if (result.ok()) *response = *std::move(result);
     reactor->Finish(status);

@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "plan/facts_cache.h"
 
 namespace cadre {
 namespace {
@@ -174,6 +177,24 @@ TEST(LoadModelFacts, SayWhatIsWrongWithTheFolder) {
               HasSubstr("there is no folder /does/not/exist"));
   const Validated v = ValidateJob(Minimal(), {}, &facts);
   EXPECT_THAT(Findings(v), HasSubstr("model.path: there is no folder"));
+}
+
+TEST(ModelFactsCache, ReadsAgainWhatHasChanged) {
+  namespace fs = std::filesystem;
+  const fs::path dir = fs::path(::testing::TempDir()) / "facts";
+  fs::create_directories(dir);
+  const auto write = [&dir](const std::string& text) {
+    std::ofstream(dir / "config.json") << text;
+  };
+  v1::ModelSpec spec;
+  spec.set_path(dir.string());
+  spec.set_init("random");
+  ModelFactsCache cache;
+  write("{}");
+  const auto bad = cache.Load(spec);
+  EXPECT_FALSE(bad->status.ok());
+  write("[]");
+  EXPECT_NE(cache.Load(spec)->status.message(), bad->status.message());
 }
 
 TEST(ValidateJob, ChecksAgainstTheModel) {
