@@ -9,7 +9,6 @@
 #include "base/ids.h"
 #include "base/logging.h"
 #include "base/metrics/registry.h"
-#include "base/rpc/certificate_expiry.h"
 #include "base/rpc/channel.h"
 #include "base/rpc/health_server.h"
 #include "base/status_macros.h"
@@ -54,7 +53,6 @@ struct WorkerDaemon::Impl {
   std::unique_ptr<DeviceBackend> backend;
   MetricsRegistry registry;
   std::unique_ptr<WorkerMetrics> metrics;
-  std::unique_ptr<ScrapeHook> memory_hook, certificate_hook;
   std::optional<MetricsServer> server;
   std::optional<HealthServer> health;
   SessionOptions session;
@@ -81,15 +79,6 @@ absl::StatusOr<WorkerDaemon> WorkerDaemon::Start(const WorkerOptions& options) {
                               .hostname = options.hostname,
                               .gpu_uuid = facts.uuid,
                               .link_domain = options.link_domain});
-  impl->memory_hook = impl->registry.BeforeScrape(
-      [metrics = impl->metrics.get(), backend = impl->backend.get()] {
-        const absl::StatusOr<DeviceMemory> memory = backend->Memory();
-        if (!memory.ok()) return;
-        metrics->SetDeviceMemory(memory->total - memory->free, memory->free);
-      });
-  impl->certificate_hook = ShowCertificateExpiry(
-      &impl->registry,
-      {.ca = options.ca_file, .certificate = options.certificate_file});
   CADRE_ASSIGN_OR_RETURN(
       auto channel, OpenChannel({.address = options.coordinator,
                                  .insecure = options.insecure,
@@ -113,7 +102,6 @@ absl::StatusOr<WorkerDaemon> WorkerDaemon::Start(const WorkerOptions& options) {
   impl->session = {.backend = impl->backend.get(),
                    .metrics = impl->metrics.get(),
                    .data_address = options.data_address,
-                   .nvtx = options.nvtx,
                    .timeouts = options.timeouts};
   AgentOptions agent;
   agent.worker_id = options.worker_id;

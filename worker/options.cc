@@ -35,7 +35,7 @@ struct Flags {
   std::optional<int> index, cpu_threads;
   std::optional<int> devices;
   bool insecure = false, check_config = false, version = false;
-  bool per_device = false, nvtx = false;
+  bool per_device = false;
 };
 
 void AddFlags(CLI::App* app, Flags* flags) {
@@ -74,9 +74,6 @@ void AddFlags(CLI::App* app, Flags* flags) {
                 "counting up with the index");
   app->add_option("--devices", flags->devices,
                   "With --per-device: how many (default: the GPUs found)");
-  app->add_flag("--nvtx", flags->nvtx,
-                "On a GPU: mark the phases of each step as NVTX ranges for a "
-                "profiler");
   app->add_flag("--insecure", flags->insecure,
                 "Plaintext to a coordinator on loopback");
   app->add_option("--ports-file", flags->ports_file,
@@ -161,7 +158,6 @@ absl::StatusOr<WorkerOptions> Resolve(const WorkerConfig& config,
   options.token_file = pick(flags.token_file, config.token_file(), "");
   CADRE_ASSIGN_OR_RETURN(options.timeouts, ReadTimeouts(config.timeouts()));
   options.ports_file = flags.ports_file;
-  options.nvtx = flags.nvtx;
   options.per_device = flags.per_device;
   if (!flags.per_device && flags.devices) {
     return absl::InvalidArgumentError("--devices goes with --per-device");

@@ -30,8 +30,6 @@ struct WorkerOptions {
   Timeouts timeouts;
   // Where the ports in use are written to, "" for nowhere.
   std::string ports_file;
-  // Phases of steps as NVTX ranges, for a profiler of the GPU.
-  bool nvtx = false;
   // One worker process for each of `devices` devices, see worker/supervisor.h.
   bool per_device = false;
   int devices = 0;

@@ -1,6 +1,7 @@
 #include "worker/rendezvous_client.h"
 
 #include "absl/strings/str_cat.h"
+#include "base/failpoint.h"
 
 namespace cadre {
 
@@ -14,6 +15,7 @@ absl::Status RendezvousClient::Set(absl::string_view key,
                      " bytes of this rank; the limit is ", kMaxBytes));
   }
   link_->Publish(std::string(key), std::string(value));
+  Failpoint("worker.rendezvous");
   return absl::OkStatus();
 }
 

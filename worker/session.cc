@@ -10,57 +10,39 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/failpoint.h"
 #include "base/file.h"
 #include "base/logging.h"
 #include "model/model_spec.h"
 #include "worker/failure.h"
 #include "worker/job_options.h"
-#include "worker/model_flops.h"
 #include "worker/rendezvous_client.h"
 #include "worker/session_observer.h"
 
 namespace cadre {
 namespace {
 
-// plan/memory_budget.h's name for what the runtime takes itself.
-constexpr char kContextTerm[] = "runtime context";
-
 using cadre::v1::Assignment;
 using cadre::v1::DesiredRun;
 using cadre::v1::EndedState;
 using Wake = SessionLink::Wake;
 
-// Nothing where the configuration cannot be read: then preparing fails anyway,
-// with a better message.
-std::optional<ModelSpec> ReadSpec(const TrainModelOptions& model) {
+// Which layers of the model are MoE layers. Empty where the configuration
+// cannot be read: then preparing fails anyway, with a better message.
+std::vector<int> MoeLayers(const TrainModelOptions& model) {
   const absl::StatusOr<std::string> text = ReadFile(
       model.random_init && !model.config.empty() ? model.config
                                                  : model.path + "/config.json");
-  if (!text.ok()) return std::nullopt;
-  absl::StatusOr<ModelSpec> spec = ParseModelSpec(*text);
-  if (!spec.ok()) return std::nullopt;
-  return *std::move(spec);
-}
-
-// Which layers of the model are MoE layers.
-std::vector<int> MoeLayers(const ModelSpec& spec) {
+  if (!text.ok()) return {};
+  const absl::StatusOr<ModelSpec> spec = ParseModelSpec(*text);
+  if (!spec.ok()) return {};
   std::vector<int> layers;
-  for (size_t i = 0; i < spec.blocks.size(); ++i) {
-    if (std::holds_alternative<MoeSpec>(spec.blocks[i].ffn)) {
+  for (size_t i = 0; i < spec->blocks.size(); ++i) {
+    if (std::holds_alternative<MoeSpec>(spec->blocks[i].ffn)) {
       layers.push_back(static_cast<int>(i));
     }
   }
   return layers;
-}
-
-// What the plan says a rank needs, its runtime's own memory left out; 0 without
-// a plan.
-int64_t PlannedBytes(const cadre::v1::Plan& plan) {
-  int64_t bytes = 0;
-  for (const cadre::v1::MemoryTerm& term : plan.memory()) {
-    if (term.name() != kContextTerm) bytes += term.bytes();
-  }
-  return bytes;
 }
 
 // Takes the engine's hooks out of the link before the engine goes.
@@ -92,6 +74,7 @@ class Session {
     if (!trainer_options.ok()) {
       return Error(trainer_options.status(), Activity::kPrepare);
     }
+    Failpoint("worker.planned");
     SessionObserver::Options watch;
     watch.rank = trainer_options->rank;
     watch.world_size = trainer_options->mesh.world_size;
@@ -102,14 +85,7 @@ class Session {
     watch.slots_per_step = trainer_options->training.global_batch_size *
                            trainer_options->data.max_seq_len;
     watch.resumed = !trainer_options->checkpoint.resume_path.empty();
-    watch.planned_bytes = PlannedBytes(assignment_.plan());
-    watch.peak_flops = options_.backend->facts().peak_flops;
-    if (const auto spec = ReadSpec(trainer_options->model)) {
-      watch.moe_layers = MoeLayers(*spec);
-      watch.flops_per_token =
-          ModelFlopsPerToken(*spec, trainer_options->tuning);
-    }
-    trainer_options->nvtx = options_.nvtx;
+    watch.moe_layers = MoeLayers(trainer_options->model);
     observer_.emplace(std::move(watch), link_, options_.metrics,
                       options_.clock);
 
@@ -135,6 +111,7 @@ class Session {
  private:
   EndedState Drive() {
     link_->SetReady();
+    Failpoint("worker.ready");
     switch (Await(DesiredRun::TARGET_TRAIN, options_.timeouts.start_timeout)) {
       case Wake::kTarget:
         break;
@@ -169,6 +146,7 @@ class Session {
       return Aborted();
     }
     link_->SetStepsDone();
+    Failpoint("worker.steps_done");
     switch (Await(DesiredRun::TARGET_EXPORT,
                   options_.timeouts.checkpoint_timeout)) {
       case Wake::kTarget:
@@ -187,6 +165,7 @@ class Session {
     observer_->OnPhase(TrainPhase::kExport);
     const absl::StatusOr<ExportedArtifact> artifact = trainer_->Export();
     if (!artifact.ok()) return Error(artifact.status(), Activity::kExport);
+    Failpoint("worker.exported");
     if (assignment_.rank() == 0 && !artifact->dir.empty()) {
       cadre::v1::Report report;
       auto* written = report.mutable_artifact();

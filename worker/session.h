@@ -23,7 +23,6 @@ struct SessionOptions {
   WorkerMetrics* metrics = nullptr;
   Clock* clock = Clock::Real();
   std::string data_address;
-  bool nvtx = false;
   Timeouts timeouts;
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/failpoint.h"
 #include "base/logging.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/retention.h"
@@ -28,20 +29,6 @@ double Ema(double old, double value, int64_t count) {
   return old + weight * (value - old);
 }
 
-// A step by part, see Progress.phase_seconds.
-std::vector<std::pair<std::string, double>> PhasesOf(const StepMetrics& step) {
-  std::vector<std::pair<std::string, double>> parts;
-  for (size_t i = 0; i < kNumPhases; ++i) {
-    parts.emplace_back(PhaseName(static_cast<Phase>(i)), step.phases[i]);
-  }
-  parts.emplace_back("reduce", step.reduce_seconds);
-  parts.emplace_back("optimizer", step.optimizer_seconds);
-  parts.emplace_back("data", step.data_seconds);
-  parts.emplace_back("wait", step.wait_seconds);
-  parts.emplace_back("exposed", step.exchanges.exposed_seconds);
-  return parts;
-}
-
 // Part of `total` that falls to one rank when it is shared evenly; the parts
 // add up to the total.
 int64_t Share(int64_t total, int rank, int world_size) {
@@ -59,6 +46,7 @@ SessionObserver::SessionObserver(Options options, SessionLink* link,
 
 void SessionObserver::OnPreparing(absl::string_view stage, int64_t done,
                                   int64_t total) {
+  Failpoint(absl::StrCat("worker.prepare_", stage));
   link_->SetPreparing(std::string(stage), done, total);
 }
 
@@ -71,20 +59,24 @@ void SessionObserver::OnPhase(TrainPhase phase) {
     case TrainPhase::kEval:
       activity_ = Activity::kTrain;
       link_->SetPhase("eval");
+      Failpoint("worker.eval");
       break;
     case TrainPhase::kSave:
       activity_ = Activity::kSave;
       save_begin_ = clock_->Monotonic();
       link_->SetPhase("save");
+      Failpoint("worker.save");
       break;
     case TrainPhase::kExport:
       activity_ = Activity::kExport;
       link_->SetPhase("export");
+      Failpoint("worker.export");
       break;
   }
 }
 
 void SessionObserver::OnStep(const StepMetrics& step) {
+  Failpoint("worker.step");
   ++steps_seen_;
   int64_t routed = 0;
   for (const auto& layer : step.expert_tokens) {
@@ -100,10 +92,7 @@ void SessionObserver::OnStep(const StepMetrics& step) {
              .own_padding = Share(padding, rank, world),
              .own_routed = Share(routed, rank, world),
              .own_dropped = Share(step.dropped_pairs, rank, world),
-             .own_remapped = Share(step.remapped_pairs, rank, world),
-             .own_flops = FlopsOf(step),
-             .peak_flops = options_.peak_flops,
-             .planned_bytes = options_.planned_bytes});
+             .own_remapped = Share(step.remapped_pairs, rank, world)});
   if (rank == 0) {
     UpdateProgress(step);
     const bool last = step.step == step.total_steps;
@@ -140,22 +129,8 @@ void SessionObserver::UpdateProgress(const StepMetrics& step) {
   if (!step.expert_tokens.empty()) {
     const double balance = MeasureBalance(step.expert_tokens).balancedness_step;
     if (std::isfinite(balance)) progress_.set_expert_balancedness(balance);
-    const double ranks = MeasureRankBalance(step.rank_rows).step;
-    if (std::isfinite(ranks)) progress_.set_rank_balancedness(ranks);
-  }
-  if (options_.peak_flops > 0 && step.step_seconds > 0) {
-    progress_.set_model_flops_utilization(FlopsOf(step) / step.step_seconds /
-                                          options_.peak_flops);
-  }
-  for (const auto& [name, seconds] : PhasesOf(step)) {
-    (*progress_.mutable_phase_seconds())[name] = seconds;
   }
   link_->SetProgress(progress_);
-}
-
-double SessionObserver::FlopsOf(const StepMetrics& step) const {
-  return options_.flops_per_token * static_cast<double>(step.tokens) /
-         options_.world_size;
 }
 
 void SessionObserver::ReportScalars(const StepMetrics& step) {
@@ -172,16 +147,6 @@ void SessionObserver::ReportScalars(const StepMetrics& step) {
   values["reduce_seconds"] = step.reduce_seconds;
   values["optimizer_seconds"] = step.optimizer_seconds;
   values["wait_seconds"] = step.wait_seconds;
-  for (size_t i = 0; i < kNumPhases; ++i) {
-    values[absl::StrCat("phase_", PhaseName(static_cast<Phase>(i)),
-                        "_seconds")] = step.phases[i];
-  }
-  values["all_to_all_seconds"] =
-      step.exchanges.dispatch_seconds + step.exchanges.combine_seconds;
-  values["all_to_all_exposed_seconds"] = step.exchanges.exposed_seconds;
-  if (options_.peak_flops > 0 && step.step_seconds > 0) {
-    values["mfu"] = FlopsOf(step) / step.step_seconds / options_.peak_flops;
-  }
   for (const auto& [name, bytes] :
        {std::pair{"memory_weights_bytes", step.memory.weights},
         std::pair{"memory_gradients_bytes", step.memory.gradients},
@@ -200,7 +165,6 @@ void SessionObserver::ReportScalars(const StepMetrics& step) {
     values["remapped_pairs"] = static_cast<double>(step.remapped_pairs);
     values["expert_balancedness"] = balance.balancedness_step;
     values["expert_load_cv"] = balance.cv_mean;
-    values["rank_balancedness"] = MeasureRankBalance(step.rank_rows).step;
     values["dead_experts"] = balance.dead_mean;
   }
   link_->AddReport(std::move(report));
@@ -271,14 +235,11 @@ void SessionObserver::OnFilesSaved(const FilesSaved& saved) {
     bytes += file.bytes;
   }
   link_->AddReport(std::move(report));
+  Failpoint("worker.saved");
   metrics_->ObserveSave(
       absl::ToDoubleSeconds(clock_->Monotonic() - save_begin_), bytes,
       clock_->Now());
   if (options_.rank == 0) unsealed_[saved.step] = saved;
-}
-
-void SessionObserver::OnResumed(double seconds) {
-  metrics_->ObserveLoad(seconds);
 }
 
 void SessionObserver::OnEvent(absl::string_view kind,
@@ -296,6 +257,7 @@ bool SessionObserver::StopRequested() {
 
 void SessionObserver::OnCollective(absl::string_view op, int64_t bytes,
                                    double seconds) {
+  Failpoint("worker.collective");
   metrics_->ObserveCollective(op, bytes, seconds);
 }
 

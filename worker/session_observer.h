@@ -35,10 +35,6 @@ class SessionObserver final : public TrainObserver, public CollectiveObserver {
     bool resumed = false;
     // Index of each MoE layer in the model; may be empty (then 0, 1, ...).
     std::vector<int> moe_layers;
-    // Of the model (worker/model_flops.h) and of this rank's device; 0: not
-    // known.
-    double flops_per_token = 0.0, peak_flops = 0.0;
-    int64_t planned_bytes = 0;  // of the most loaded rank; 0: not known
   };
   // Nothing is owned.
   SessionObserver(Options options, SessionLink* link, WorkerMetrics* metrics,
@@ -50,7 +46,6 @@ class SessionObserver final : public TrainObserver, public CollectiveObserver {
   void OnStep(const StepMetrics& step) override;
   void OnEval(const EvalMetrics& eval) override;
   void OnFilesSaved(const FilesSaved& saved) override;
-  void OnResumed(double seconds) override;
   void OnEvent(absl::string_view kind, absl::string_view message) override;
   bool StopRequested() override;
   void OnCollective(absl::string_view op, int64_t bytes,
@@ -70,8 +65,6 @@ class SessionObserver final : public TrainObserver, public CollectiveObserver {
   void ReportEvent(cadre::v1::Event::Severity severity, const std::string& type,
                    const std::string& message);
   void ReportScalars(const StepMetrics& step);
-  // Of the model, this rank's share.
-  double FlopsOf(const StepMetrics& step) const;
   void UpdateProgress(const StepMetrics& step);
   void AddLoads(const StepMetrics& step);
 

@@ -64,9 +64,6 @@ class ScriptedBackend final : public DeviceBackend {
  public:
   explicit ScriptedBackend(Script* script) : script_(script) {}
   const DeviceFacts& facts() const override { return facts_; }
-  absl::StatusOr<DeviceMemory> Memory() const override {
-    return DeviceMemory();
-  }
   absl::Status CanTrain() const override { return absl::OkStatus(); }
   absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(
       const TrainerRequest& request) override {

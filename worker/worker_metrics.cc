@@ -5,12 +5,10 @@
 #include <prometheus/histogram.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <deque>
 #include <limits>
 #include <mutex>
-#include <numeric>
 
 #include "base/logging.h"
 #include "plan/load_metrics.h"
@@ -77,72 +75,6 @@ ExpertBalance MeasureBalance(
   return balance;
 }
 
-RankBalance MeasureRankBalance(const std::vector<std::vector<double>>& rows) {
-  double sum_mean = 0.0, sum_max = 0.0;
-  RankBalance balance{.step = kNan, .worst = 1.0};
-  for (const std::vector<double>& ranks : rows) {
-    if (ranks.empty()) continue;
-    const double max = *std::max_element(ranks.begin(), ranks.end());
-    if (max == 0.0) continue;
-    const double mean = std::accumulate(ranks.begin(), ranks.end(), 0.0) /
-                        static_cast<double>(ranks.size());
-    sum_mean += mean;
-    sum_max += max;
-    balance.worst = std::min(balance.worst, mean / max);
-  }
-  if (sum_max == 0.0) return {.step = kNan, .worst = kNan};
-  balance.step = sum_mean / sum_max;
-  return balance;
-}
-
-namespace {
-
-// Sums by [layer][column] over the last steps.
-template <typename T>
-class Window {
- public:
-  using Matrix = std::vector<std::vector<T>>;
-
-  // Adds a step and returns the sums. A step of another shape starts afresh.
-  const Matrix& Add(const Matrix& step) {
-    if (!steps_.empty() && !SameShape(steps_.back(), step)) Clear();
-    if (steps_.empty()) {
-      for (const auto& layer : step) sums_.emplace_back(layer.size(), T{});
-    }
-    Accumulate(step, 1);
-    steps_.push_back(step);
-    if (steps_.size() > kBalanceWindow) {
-      Accumulate(steps_.front(), -1);
-      steps_.pop_front();
-    }
-    return sums_;
-  }
-  void Clear() {
-    steps_.clear();
-    sums_.clear();
-  }
-
- private:
-  static bool SameShape(const Matrix& a, const Matrix& b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                      [](const std::vector<T>& x, const std::vector<T>& y) {
-                        return x.size() == y.size();
-                      });
-  }
-  void Accumulate(const Matrix& step, T sign) {
-    for (size_t l = 0; l < step.size(); ++l) {
-      for (size_t i = 0; i < step[l].size(); ++i) {
-        sums_[l][i] += sign * step[l][i];
-      }
-    }
-  }
-
-  std::deque<Matrix> steps_;
-  Matrix sums_;
-};
-
-}  // namespace
-
 struct WorkerMetrics::Impl {
   Impl(MetricsRegistry* r, const Identity& id)
       : registry(r),
@@ -181,26 +113,6 @@ struct WorkerMetrics::Impl {
         saves_error(
             r->Counter(metric::kCheckpointSaves, {{"result", "error"}})),
         save_bytes(r->Counter(metric::kCheckpointBytes)),
-        load_seconds(r->Histogram(metric::kCheckpointLoadSeconds)),
-        model_flops(r->Counter(metric::kTrainModelFlops)),
-        mfu(r->Gauge(metric::kTrainMfu)),
-        planned(r->Gauge(metric::kTrainMemoryPlanned)),
-        plan_error(r->Gauge(metric::kDeviceMemoryPlanError)),
-        device_used(r->Gauge(metric::kDeviceMemory, {{"pool", "used"}})),
-        device_free(r->Gauge(metric::kDeviceMemory, {{"pool", "free"}})),
-        rank_balance_step(
-            r->Gauge(metric::kMoeRankBalancedness, {{"stat", "step"}})),
-        rank_balance_worst(
-            r->Gauge(metric::kMoeRankBalancedness, {{"stat", "worst_layer"}})),
-        dispatch_seconds(r->Histogram(metric::kMoeAllToAllSeconds,
-                                      {{"direction", "dispatch"}})),
-        combine_seconds(r->Histogram(metric::kMoeAllToAllSeconds,
-                                     {{"direction", "combine"}})),
-        exposed_seconds(r->Counter(metric::kMoeAllToAllExposed)),
-        dispatch_bytes(
-            r->Counter(metric::kMoeAllToAllBytes, {{"direction", "dispatch"}})),
-        combine_bytes(
-            r->Counter(metric::kMoeAllToAllBytes, {{"direction", "combine"}})),
         last_save(r->Gauge(metric::kCheckpointLastSuccess)),
         aborts_stop(r->Counter(metric::kCommAborts, {{"cause", "stop"}})),
         aborts_peer(r->Counter(metric::kCommAborts, {{"cause", "peer"}})) {
@@ -223,16 +135,6 @@ struct WorkerMetrics::Impl {
       phases[phase] =
           &r->Histogram(metric::kTrainStepSeconds, {{"phase", phase}});
     }
-    for (size_t i = 0; i < kNumPhases; ++i) {
-      const char* const name = PhaseName(static_cast<Phase>(i));
-      pass_phases[i] =
-          &r->Counter(metric::kTrainPhaseSeconds, {{"phase", name}});
-    }
-    phase_optimizer =
-        &r->Counter(metric::kTrainPhaseSeconds, {{"phase", "optimizer"}});
-    phase_exposed =
-        &r->Counter(metric::kTrainPhaseSeconds, {{"phase", "exposed"}});
-    SetDeviceMemory(-1, -1);
     for (const char* op : kOps) {
       comm_seconds[op] = &r->Histogram(metric::kCommSeconds, {{"op", op}});
       comm_bytes[op] = &r->Counter(metric::kCommBytes, {{"op", op}});
@@ -247,19 +149,40 @@ struct WorkerMetrics::Impl {
     for (prometheus::Gauge* gauge :
          {&fill, &loss, &eval_loss, &grad_norm, &learning_rate, &balance_step,
           &balance_worst, &cv_mean, &cv_max, &dead_mean, &dead_max, &aux_loss,
-          &z_loss, &mfu, &planned, &plan_error, &rank_balance_step,
-          &rank_balance_worst}) {
+          &z_loss}) {
       gauge->Set(kNan);
     }
     for (const auto& [kind, gauge] : memory) gauge->Set(0);
     std::lock_guard<std::mutex> lock(mutex);
-    window.Clear();
-    rank_window.Clear();
+    window.clear();
+    window_sum.clear();
   }
 
-  void SetDeviceMemory(int64_t used_bytes, int64_t free_bytes) {
-    device_used.Set(used_bytes < 0 ? kNan : static_cast<double>(used_bytes));
-    device_free.Set(free_bytes < 0 ? kNan : static_cast<double>(free_bytes));
+  // Adds a step to the window and returns the window's sums.
+  std::vector<std::vector<int64_t>> AddToWindow(
+      const std::vector<std::vector<int64_t>>& tokens) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (window_sum.empty()) {
+      for (const auto& layer : tokens) {
+        window_sum.emplace_back(layer.size(), 0);
+      }
+    }
+    Accumulate(tokens, 1);
+    window.push_back(tokens);
+    if (window.size() > kBalanceWindow) {
+      Accumulate(window.front(), -1);
+      window.pop_front();
+    }
+    return window_sum;
+  }
+
+  void Accumulate(const std::vector<std::vector<int64_t>>& tokens, int sign) {
+    for (size_t l = 0; l < window_sum.size() && l < tokens.size(); ++l) {
+      for (size_t e = 0; e < window_sum[l].size() && e < tokens[l].size();
+           ++e) {
+        window_sum[l][e] += sign * tokens[l][e];
+      }
+    }
   }
 
   MetricsRegistry* const registry;
@@ -273,14 +196,6 @@ struct WorkerMetrics::Impl {
   prometheus::Counter &routed, &dropped, &remapped;
   prometheus::Histogram &save_stall, &save_write;
   prometheus::Counter &saves_ok, &saves_error, &save_bytes;
-  prometheus::Histogram& load_seconds;
-  prometheus::Counter& model_flops;
-  prometheus::Gauge &mfu, &planned, &plan_error, &device_used, &device_free;
-  prometheus::Gauge &rank_balance_step, &rank_balance_worst;
-  prometheus::Histogram &dispatch_seconds, &combine_seconds;
-  prometheus::Counter &exposed_seconds, &dispatch_bytes, &combine_bytes;
-  std::array<prometheus::Counter*, kNumPhases> pass_phases{};
-  prometheus::Counter *phase_optimizer = nullptr, *phase_exposed = nullptr;
   prometheus::Gauge& last_save;
   prometheus::Counter &aborts_stop, &aborts_peer;
   std::map<std::string, prometheus::Gauge*, std::less<>> states;
@@ -292,8 +207,8 @@ struct WorkerMetrics::Impl {
 
   std::mutex mutex;
   MetricLabels assignment;  // empty without one
-  Window<int64_t> window;
-  Window<double> rank_window;
+  std::deque<std::vector<std::vector<int64_t>>> window;
+  std::vector<std::vector<int64_t>> window_sum;
 };
 
 WorkerMetrics::WorkerMetrics(MetricsRegistry* registry,
@@ -330,22 +245,8 @@ void WorkerMetrics::ObserveStep(const StepMetrics& step,
   m.phases["reduce"]->Observe(step.reduce_seconds);
   m.phases["optimizer"]->Observe(step.optimizer_seconds);
   m.phases["wait"]->Observe(step.wait_seconds);
-  for (size_t i = 0; i < kNumPhases; ++i) {
-    m.pass_phases[i]->Increment(std::max(0.0, step.phases[i]));
-  }
-  m.phase_optimizer->Increment(std::max(0.0, step.optimizer_seconds));
-  m.phase_exposed->Increment(std::max(0.0, step.exchanges.exposed_seconds));
-  m.model_flops.Increment(share.own_flops);
-  if (share.own_flops > 0 && share.peak_flops > 0 && step.step_seconds > 0) {
-    m.mfu.Set(share.own_flops / step.step_seconds / share.peak_flops);
-  }
   for (const auto& [kind, bytes] : kMemory) {
     m.memory[kind]->Set(static_cast<double>(step.memory.*bytes));
-  }
-  if (share.planned_bytes > 0) {
-    const auto planned = static_cast<double>(share.planned_bytes);
-    m.planned.Set(planned);
-    m.plan_error.Set(static_cast<double>(step.memory.total()) / planned - 1);
   }
   m.tokens_processed.Increment(static_cast<double>(share.own_tokens));
   m.tokens_loss.Increment(static_cast<double>(share.own_targets));
@@ -354,21 +255,8 @@ void WorkerMetrics::ObserveStep(const StepMetrics& step,
       static_cast<double>(share.own_tokens + share.own_padding);
   if (slots > 0) m.fill.Set(static_cast<double>(share.own_tokens) / slots);
   if (!step.expert_tokens.empty()) {
-    std::unique_lock<std::mutex> lock(m.mutex);
     const ExpertBalance balance =
-        MeasureBalance(m.window.Add(step.expert_tokens));
-    const RankBalance ranks =
-        MeasureRankBalance(m.rank_window.Add(step.rank_rows));
-    lock.unlock();
-    m.rank_balance_step.Set(ranks.step);
-    m.rank_balance_worst.Set(ranks.worst);
-    m.dispatch_seconds.Observe(step.exchanges.dispatch_seconds);
-    m.combine_seconds.Observe(step.exchanges.combine_seconds);
-    m.exposed_seconds.Increment(step.exchanges.exposed_seconds);
-    m.dispatch_bytes.Increment(
-        static_cast<double>(step.exchanges.dispatch_bytes));
-    m.combine_bytes.Increment(
-        static_cast<double>(step.exchanges.combine_bytes));
+        MeasureBalance(m.AddToWindow(step.expert_tokens));
     m.balance_step.Set(balance.balancedness_step);
     m.balance_worst.Set(balance.balancedness_worst);
     m.cv_mean.Set(balance.cv_mean);
@@ -408,14 +296,6 @@ void WorkerMetrics::ObserveSave(double seconds, int64_t bytes, absl::Time now) {
 }
 
 void WorkerMetrics::CountFailedSave() { impl_->saves_error.Increment(); }
-
-void WorkerMetrics::ObserveLoad(double seconds) {
-  impl_->load_seconds.Observe(seconds);
-}
-
-void WorkerMetrics::SetDeviceMemory(int64_t used_bytes, int64_t free_bytes) {
-  impl_->SetDeviceMemory(used_bytes, free_bytes);
-}
 
 void WorkerMetrics::CountAbort(AbortCause cause) {
   (cause == AbortCause::kStop ? impl_->aborts_stop : impl_->aborts_peer)

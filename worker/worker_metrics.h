@@ -31,14 +31,6 @@ struct ExpertBalance {
 ExpertBalance MeasureBalance(
     const std::vector<std::vector<int64_t>>& expert_tokens);
 
-// Mean / max rows of the expert-parallel ranks by MoE layer; NaN without any
-// row.
-struct RankBalance {
-  double step = 0.0;   // sum of means / sum of maxima
-  double worst = 0.0;  // of a layer
-};
-RankBalance MeasureRankBalance(const std::vector<std::vector<double>>& rows);
-
 class WorkerMetrics {
  public:
   struct Identity {
@@ -64,9 +56,6 @@ class WorkerMetrics {
     int64_t own_tokens = 0, own_targets = 0, own_padding = 0;
     // Token-expert pairs.
     int64_t own_routed = 0, own_dropped = 0, own_remapped = 0;
-    double own_flops = 0.0;     // of the model; 0: not known
-    double peak_flops = 0.0;    // of the device, a second; 0: not known
-    int64_t planned_bytes = 0;  // 0: not known
   };
   void ObserveStep(const StepMetrics& step, const StepShare& share);
   void SetEvalLoss(double loss);
@@ -75,10 +64,6 @@ class WorkerMetrics {
   void ObserveCollective(absl::string_view op, int64_t bytes, double seconds);
   void ObserveSave(double seconds, int64_t bytes, absl::Time now);
   void CountFailedSave();
-  // A checkpoint was read.
-  void ObserveLoad(double seconds);
-  // Of the device; negative: not known.
-  void SetDeviceMemory(int64_t used_bytes, int64_t free_bytes);
   enum class AbortCause { kStop, kPeer };
   void CountAbort(AbortCause cause);
   // This worker now trains the job of this id; until JobLeft.

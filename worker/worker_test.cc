@@ -319,48 +319,6 @@ TEST(WorkerMetricsTest, StepsShowInTheExposition) {
   EXPECT_THAT(registry.Text(), HasSubstr("cadre_train_steps_total 1"));
 }
 
-TEST(WorkerMetricsTest, ShowsWhereTimeAndMemoryGo) {
-  MetricsRegistry registry;
-  WorkerMetrics metrics(&registry, {});
-  StepMetrics step;
-  step.step_seconds = 2;
-  step.optimizer_seconds = 0.25;
-  step.phases[static_cast<size_t>(Phase::kRouter)] = 0.5;
-  step.memory.weights = 150;
-  step.expert_tokens = {{4, 0, 2, 2}};
-  step.rank_rows = {{4, 4}, {6, 2}};
-  step.exchanges = {.dispatch_seconds = 0.004,
-                    .combine_seconds = 0.5,
-                    .exposed_seconds = 0.25,
-                    .dispatch_bytes = 12,
-                    .combine_bytes = 8};
-  metrics.ObserveStep(
-      step, {.own_flops = 1e9, .peak_flops = 2e9, .planned_bytes = 100});
-  metrics.SetDeviceMemory(5, 7);
-  metrics.ObserveLoad(3);
-  const std::string text = registry.Text();
-  for (const char* line :
-       {"cadre_train_phase_seconds_total{phase=\"router\"} 0.5",
-        "cadre_train_phase_seconds_total{phase=\"optimizer\"} 0.25",
-        "cadre_train_phase_seconds_total{phase=\"exposed\"} 0.25",
-        "cadre_train_model_flops_total 1000000000",
-        "cadre_train_mfu_ratio 0.25", "cadre_train_memory_planned_bytes 100",
-        "cadre_device_memory_plan_error_ratio 0.5",
-        "cadre_device_memory_bytes{pool=\"used\"} 5",
-        "cadre_device_memory_bytes{pool=\"free\"} 7",
-        "cadre_moe_rank_balancedness_ratio{stat=\"step\"} 0.8",
-        "cadre_moe_rank_balancedness_ratio{stat=\"worst_layer\"} 0.66",
-        "cadre_moe_all_to_all_seconds_bucket{direction=\"dispatch\",le="
-        "\"0.005\"} 1",
-        "cadre_moe_all_to_all_exposed_seconds_total 0.25",
-        "cadre_moe_all_to_all_bytes_total{direction=\"combine\"} 8",
-        "cadre_checkpoint_load_seconds_sum 3"}) {
-    EXPECT_THAT(text, HasSubstr(line));
-  }
-  metrics.JobLeft();
-  EXPECT_THAT(registry.Text(), HasSubstr("cadre_train_mfu_ratio Nan"));
-}
-
 TEST(WorkerMetricsTest, TheAssignmentIsASeriesOnlyWhileItLasts) {
   MetricsRegistry registry;
   WorkerMetrics metrics(&registry, {});

@@ -27,13 +27,6 @@ struct DeviceFacts {
   std::string uuid;     // "" on cpu
   int64_t memory_bytes = 0;
   std::string capability;  // "9.0"; "" on cpu
-  // Nominal FLOP/s in training's dtype (worker/backend/peak_flops.h); 0: not
-  // known.
-  double peak_flops = 0.0;
-};
-
-struct DeviceMemory {
-  int64_t total = 0, free = 0;
 };
 
 // Hears of every collective; called on the training thread.
@@ -70,9 +63,6 @@ class DeviceBackend {
   // OK when jobs can be trained here; else why not. A worker whose backend
   // cannot train never registers with it.
   virtual absl::Status CanTrain() const = 0;
-  // Of the device now, all its users; from any thread. UNAVAILABLE before there
-  // is anything to ask (a GPU that no job has opened yet).
-  virtual absl::StatusOr<DeviceMemory> Memory() const = 0;
   // Loads data and model, meets the peers, resumes where asked. The error's
   // code says whose fault it is, as in trainer.h.
   virtual absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(

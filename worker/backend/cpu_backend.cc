@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -14,7 +13,6 @@
 #include "worker/backend/backend.h"
 #include "worker/backend/load_barrier.h"
 #include "worker/backend/metered_communicator.h"
-#include "worker/backend/peak_flops.h"
 #include "worker/comm/gloo_communicator.h"
 #include "worker/comm/local_communicator.h"
 #include "worker/train/load_inputs.h"
@@ -22,15 +20,10 @@
 namespace cadre {
 namespace {
 
-// Empty where there is none.
-std::string CpuInfo() {
+std::string ProcessorName() {
   std::ifstream file("/proc/cpuinfo");
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-std::string ProcessorName(const std::string& cpuinfo) {
-  for (const absl::string_view line : absl::StrSplit(cpuinfo, '\n')) {
-    const std::vector<absl::string_view> parts =
+  for (std::string line; std::getline(file, line);) {
+    const std::vector<std::string> parts =
         absl::StrSplit(line, absl::MaxSplits(':', 1));
     if (parts.size() == 2 && absl::StartsWith(parts[0], "model name")) {
       return std::string(absl::StripAsciiWhitespace(parts[1]));
@@ -55,22 +48,13 @@ int64_t MemoryBytes() {
 class CpuBackend final : public DeviceBackend {
  public:
   explicit CpuBackend(int num_threads)
-      : pool_(num_threads), facts_(MakeFacts(num_threads)) {}
+      : pool_(num_threads),
+        facts_{.backend = "cpu",
+               .name = ProcessorName(),
+               .memory_bytes = MemoryBytes()} {}
 
   const DeviceFacts& facts() const override { return facts_; }
   absl::Status CanTrain() const override { return absl::OkStatus(); }
-
-  absl::StatusOr<DeviceMemory> Memory() const override {
-    std::ifstream file("/proc/meminfo");
-    DeviceMemory memory;
-    std::string key;
-    for (int64_t kib = 0; file >> key >> kib; file.ignore(80, '\n')) {
-      if (key == "MemTotal:") memory.total = kib * 1024;
-      if (key == "MemAvailable:") memory.free = kib * 1024;
-      if (memory.total > 0 && memory.free > 0) return memory;
-    }
-    return absl::UnavailableError("/proc/meminfo does not say what is free");
-  }
 
   absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(
       const TrainerRequest& request) override {
@@ -86,14 +70,6 @@ class CpuBackend final : public DeviceBackend {
   }
 
  private:
-  static DeviceFacts MakeFacts(int num_threads) {
-    const std::string cpuinfo = CpuInfo();
-    return {.backend = "cpu",
-            .name = ProcessorName(cpuinfo),
-            .memory_bytes = MemoryBytes(),
-            .peak_flops = CpuPeakFlops(cpuinfo, num_threads)};
-  }
-
   static absl::StatusOr<std::unique_ptr<Communicator>> Meet(
       const TrainerRequest& request) {
     const int size = request.options.mesh.world_size;

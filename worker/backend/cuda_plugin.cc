@@ -1,7 +1,6 @@
 // libcadre_cuda.so: the CUDA backend, opened by plugin_loader.cc.
 #include <cuda_runtime_api.h>
 
-#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,7 +11,6 @@
 #include "worker/backend/backend.h"
 #include "worker/backend/load_barrier.h"
 #include "worker/backend/metered_communicator.h"
-#include "worker/backend/peak_flops.h"
 #include "worker/backend/plugin_api.h"
 #include "worker/comm/local_communicator.h"
 #include "worker/comm/nccl_communicator.h"
@@ -39,30 +37,17 @@ class CudaBackend final : public DeviceBackend {
  public:
   CudaBackend(const cudaDeviceProp& properties, int index)
       : index_(index),
-        facts_{
-            .backend = "cuda",
-            .name = properties.name,
-            .uuid = FormatUuid(properties.uuid),
-            .memory_bytes = static_cast<int64_t>(properties.totalGlobalMem),
-            .capability = absl::StrCat(properties.major, ".", properties.minor),
-            .peak_flops = GpuPeakFlops(properties.name)} {}
+        facts_{.backend = "cuda",
+               .name = properties.name,
+               .uuid = FormatUuid(properties.uuid),
+               .memory_bytes = static_cast<int64_t>(properties.totalGlobalMem),
+               .capability =
+                   absl::StrCat(properties.major, ".", properties.minor)} {}
 
   const DeviceFacts& facts() const override { return facts_; }
 
   absl::Status CanTrain() const override {
     return OpenCudaDevice(index_).status();
-  }
-
-  absl::StatusOr<DeviceMemory> Memory() const override {
-    // Asking would open the device, which takes memory itself.
-    if (!opened_) return absl::UnavailableError("no job has opened the GPU");
-    CADRE_RETURN_IF_ERROR(
-        CudaStatus(cudaSetDevice(index_), "selecting the GPU"));
-    size_t free = 0, total = 0;
-    CADRE_RETURN_IF_ERROR(CudaStatus(cudaMemGetInfo(&free, &total),
-                                     "asking for the GPU's free memory"));
-    return DeviceMemory{.total = static_cast<int64_t>(total),
-                        .free = static_cast<int64_t>(free)};
   }
 
   absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(
@@ -85,7 +70,6 @@ class CudaBackend final : public DeviceBackend {
   absl::Status OpenDevice() {
     if (device_ == nullptr) {
       CADRE_ASSIGN_OR_RETURN(device_, OpenCudaDevice(index_));
-      opened_ = true;
     }
     CADRE_RETURN_IF_ERROR(device_->MakeCurrent());
     const absl::Status alive = Synchronize(device_->exec());
@@ -125,7 +109,6 @@ class CudaBackend final : public DeviceBackend {
   const int index_;
   const DeviceFacts facts_;
   std::unique_ptr<Device> device_;
-  std::atomic<bool> opened_{false};
 };
 
 absl::StatusOr<std::unique_ptr<DeviceBackend>> Create(int index) {

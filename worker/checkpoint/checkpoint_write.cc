@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/failpoint.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "model/safetensors.h"
@@ -43,6 +44,7 @@ absl::Status WriteTensors(const std::string& path,
       const std::unique_ptr<SafetensorsWriter> writer,
       SafetensorsWriter::Create(path, infos, std::move(metadata)));
   for (size_t i = 0; i < infos.size(); ++i) {
+    Failpoint("checkpoint.mid_shard");
     const Tensor& value = pieces[i].value;
     CADRE_RETURN_IF_ERROR(writer->Append(
         infos[i].name, {static_cast<const char*>(value.raw()),
@@ -149,9 +151,11 @@ absl::StatusOr<SealedCheckpoint> SealCheckpoint(
         absl::StrCat("cannot seal ", dir, ": ", pieces.message()));
   }
   const std::string json = manifest.ToJson();
+  Failpoint("checkpoint.before_seal");
   CADRE_RETURN_IF_ERROR(WriteFileAtomic(
       absl::StrCat(dir, "/", CheckpointManifest::kFileName), json));
   CADRE_RETURN_IF_ERROR(SyncDirectory(dir));
+  Failpoint("checkpoint.after_seal");
   Sha256 sha;
   sha.Update(json);
   sealed.manifest_sha256 = sha.HexDigest();

@@ -6,14 +6,13 @@
 
 namespace cadre {
 
-CADRE_CUDA_IMPL std::unique_ptr<PhaseMarks> CudaPhaseMarks(void* stream,
-                                                           bool nvtx);
+CADRE_CUDA_IMPL std::unique_ptr<PhaseMarks> CudaPhaseMarks(void* stream);
 
 namespace {
 
 class HostMarks final : public PhaseMarks {
  public:
-  absl::Status Set(size_t index, Phase) override {
+  absl::Status Set(size_t index) override {
     if (index >= at_.size()) at_.resize(index + 1);
     at_[index] = std::chrono::steady_clock::now();
     return absl::OkStatus();
@@ -35,9 +34,9 @@ const char* PhaseName(Phase phase) {
   return kNames[static_cast<size_t>(phase)];
 }
 
-PhaseClock::PhaseClock(const Exec& exec, bool nvtx) {
+PhaseClock::PhaseClock(const Exec& exec) {
   if (exec.backend == Backend::kCuda && CudaPhaseMarks != nullptr) {
-    marks_ = CudaPhaseMarks(exec.stream, nvtx);
+    marks_ = CudaPhaseMarks(exec.stream);
   } else {
     marks_ = std::make_unique<HostMarks>();
   }
@@ -45,27 +44,27 @@ PhaseClock::PhaseClock(const Exec& exec, bool nvtx) {
 
 PhaseClock::~PhaseClock() = default;
 
-void PhaseClock::Mark(Phase phase) {
-  if (status_.ok()) status_ = marks_->Set(phases_.size(), phase);
-  phases_.push_back(phase);
+void PhaseClock::Mark() {
+  if (status_.ok()) status_ = marks_->Set(phases_.size());
 }
 
 void PhaseClock::Restart() {
   status_ = absl::OkStatus();
   phases_.clear();
-  Mark(Phase::kOther);
+  Mark();
+  phases_.push_back(Phase::kOther);
 }
 
 Phase PhaseClock::Enter(Phase phase) {
   if (phases_.empty()) Restart();
   const Phase before = phases_.back();
   if (phase == before) return before;
-  Mark(phase);
+  Mark();
+  phases_.push_back(phase);
   return before;
 }
 
 PhaseSeconds PhaseClock::Seconds() {
-  marks_->End();
   PhaseSeconds sums{};
   for (size_t i = 0; status_.ok() && i + 1 < phases_.size(); ++i) {
     const absl::StatusOr<double> seconds = marks_->SecondsBetween(i, i + 1);

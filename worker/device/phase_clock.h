@@ -41,18 +41,14 @@ using PhaseSeconds = std::array<double, kNumPhases>;
 class PhaseMarks {
  public:
   virtual ~PhaseMarks() = default;
-  // `phase` begins at this mark.
-  virtual absl::Status Set(size_t index, Phase phase) = 0;
-  // Nothing is timed until the next mark.
-  virtual void End() {}
+  virtual absl::Status Set(size_t index) = 0;
   // Between two marks that were set and reached.
   virtual absl::StatusOr<double> SecondsBetween(size_t from, size_t to) = 0;
 };
 
 class PhaseClock {
  public:
-  // With `nvtx` and on a GPU, phases are ranges in a profiler's time line, too.
-  explicit PhaseClock(const Exec& exec, bool nvtx = false);
+  explicit PhaseClock(const Exec& exec);
   ~PhaseClock();
 
   // A new pass, in kOther.
@@ -64,7 +60,7 @@ class PhaseClock {
   PhaseSeconds Seconds();
 
  private:
-  void Mark(Phase phase);
+  void Mark();
 
   std::unique_ptr<PhaseMarks> marks_;
   std::vector<Phase> phases_;  // phases_[i] follows mark i

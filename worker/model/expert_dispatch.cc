@@ -47,10 +47,9 @@ absl::Status Exchange(const Exec& exec, Communicator* group, const Tensor& send,
 
 // A collective that waits for what the compute stream was given so far.
 absl::StatusOr<ExchangeQueue::Ticket> Launch(
-    ExpertRuntime* runtime, ExchangeKind kind,
-    std::function<absl::Status()> collective) {
+    ExpertRuntime* runtime, std::function<absl::Status()> collective) {
   if (runtime->side != nullptr) CADRE_RETURN_IF_ERROR(runtime->side->Follow());
-  return runtime->queue.Launch(std::move(collective), kind);
+  return runtime->queue.Launch(std::move(collective));
 }
 
 }  // namespace
@@ -273,8 +272,7 @@ absl::Status ExpertDispatch::Forward(const LayerContext& ctx, const Tensor& in,
   // Host memory: it waits for nothing on the device.
   ExchangeQueue::Ticket counts = 0;
   if (!ctx.replay) {
-    counts = runtime.queue.Launch([this, &ctx] { return ExchangeCounts(ctx); },
-                                  ExchangeKind::kDispatch);
+    counts = runtime.queue.Launch([this, &ctx] { return ExchangeCounts(ctx); });
   }
   for (Chunk& chunk : chunks) {
     CADRE_RETURN_IF_ERROR(Pack(ctx, in, weights, &chunk));
@@ -292,15 +290,14 @@ absl::Status ExpertDispatch::Forward(const LayerContext& ctx, const Tensor& in,
     CADRE_RETURN_IF_ERROR(ctx.scratch->status());
     CADRE_ASSIGN_OR_RETURN(
         chunk.ticket,
-        Launch(&runtime, ExchangeKind::kDispatch,
-               [&ctx, &chunk, &runtime, row_words, words] {
-                 CADRE_RETURN_IF_ERROR(Exchange(
-                     ctx.exec, runtime.group, chunk.out_rows, chunk.sent.rows,
-                     chunk.in_rows, chunk.received.rows, row_words));
-                 return Exchange(ctx.exec, runtime.group, chunk.out_pairs,
-                                 chunk.sent.pairs, chunk.in_pairs,
-                                 chunk.received.pairs, words);
-               }));
+        Launch(&runtime, [&ctx, &chunk, &runtime, row_words, words] {
+          CADRE_RETURN_IF_ERROR(
+              Exchange(ctx.exec, runtime.group, chunk.out_rows, chunk.sent.rows,
+                       chunk.in_rows, chunk.received.rows, row_words));
+          return Exchange(ctx.exec, runtime.group, chunk.out_pairs,
+                          chunk.sent.pairs, chunk.in_pairs,
+                          chunk.received.pairs, words);
+        }));
   }
   CountTraffic(ctx, width);
   CADRE_RETURN_IF_ERROR(filler());
@@ -314,13 +311,12 @@ absl::Status ExpertDispatch::Forward(const LayerContext& ctx, const Tensor& in,
     CADRE_RETURN_IF_ERROR(ctx.scratch->status());
     // What came back lies where the rows lay that were sent.
     CADRE_ASSIGN_OR_RETURN(
-        chunk.ticket, Launch(&runtime, ExchangeKind::kCombine,
-                             [&ctx, &chunk, &runtime, computed, row_words] {
-                               return Exchange(ctx.exec, runtime.group,
-                                               computed, chunk.received.rows,
-                                               chunk.out_rows, chunk.sent.rows,
-                                               row_words);
-                             }));
+        chunk.ticket,
+        Launch(&runtime, [&ctx, &chunk, &runtime, computed, row_words] {
+          return Exchange(ctx.exec, runtime.group, computed,
+                          chunk.received.rows, chunk.out_rows, chunk.sent.rows,
+                          row_words);
+        }));
   }
   PhaseScope combine(ctx.phases, Phase::kCombine);
   for (Chunk& chunk : chunks) {
@@ -358,13 +354,11 @@ absl::Status ExpertDispatch::Backward(const LayerContext& ctx,
                              .top_k = chunk.row_of.dim(1),
                              .rows = chunk.out_rows}));
     CADRE_ASSIGN_OR_RETURN(
-        chunk.ticket, Launch(&runtime, ExchangeKind::kDispatch,
-                             [&ctx, &chunk, &runtime, row_words] {
-                               return Exchange(ctx.exec, runtime.group,
-                                               chunk.out_rows, chunk.sent.rows,
-                                               chunk.in_rows,
-                                               chunk.received.rows, row_words);
-                             }));
+        chunk.ticket, Launch(&runtime, [&ctx, &chunk, &runtime, row_words] {
+          return Exchange(ctx.exec, runtime.group, chunk.out_rows,
+                          chunk.sent.rows, chunk.in_rows, chunk.received.rows,
+                          row_words);
+        }));
     traffic.backward_dispatch_bytes +=
         (sent.num_rows - sent.rows[me]) * row_words * kWordBytes;
     traffic.backward_combine_bytes +=
@@ -388,15 +382,14 @@ absl::Status ExpertDispatch::Backward(const LayerContext& ctx,
                              .rows = chunk.in_pairs}));
     CADRE_ASSIGN_OR_RETURN(
         chunk.ticket,
-        Launch(&runtime, ExchangeKind::kCombine,
-               [&ctx, &chunk, &runtime, d_rows, row_words, p_words] {
-                 CADRE_RETURN_IF_ERROR(Exchange(
-                     ctx.exec, runtime.group, d_rows, chunk.received.rows,
-                     chunk.out_rows, chunk.sent.rows, row_words));
-                 return Exchange(ctx.exec, runtime.group, chunk.in_pairs,
-                                 chunk.received.pairs, chunk.out_pairs,
-                                 chunk.sent.pairs, p_words);
-               }));
+        Launch(&runtime, [&ctx, &chunk, &runtime, d_rows, row_words, p_words] {
+          CADRE_RETURN_IF_ERROR(Exchange(ctx.exec, runtime.group, d_rows,
+                                         chunk.received.rows, chunk.out_rows,
+                                         chunk.sent.rows, row_words));
+          return Exchange(ctx.exec, runtime.group, chunk.in_pairs,
+                          chunk.received.pairs, chunk.out_pairs,
+                          chunk.sent.pairs, p_words);
+        }));
   }
   PhaseScope dispatch(ctx.phases, Phase::kDispatch);
   CADRE_RETURN_IF_ERROR(SetZero(ctx.exec, d_weights));

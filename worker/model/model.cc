@@ -65,7 +65,7 @@ class BlockModel final : public Model {
         options_(std::move(options)),
         weights_(options_.exec, spec_, lora(), options_.dtype, experts(),
                  options_.dense_sharding),
-        phases_(options_.exec, options_.nvtx),
+        phases_(options_.exec),
         kept_(options_.exec, "kept activations"),
         saved_(options_.exec, "activations"),
         scratch_(options_.exec, "temporaries") {}
@@ -541,11 +541,6 @@ absl::StatusOr<ForwardResult> BlockModel::Result(const LayerContext& ctx) {
   if (runtime_ != nullptr) {
     result.traffic = std::exchange(runtime_->traffic, {});
     result.traffic.exposed_seconds = runtime_->queue.TakeExposedSeconds();
-    const auto busy = runtime_->queue.TakeBusySeconds();
-    result.traffic.dispatch_seconds =
-        busy[static_cast<size_t>(ExchangeKind::kDispatch)];
-    result.traffic.combine_seconds =
-        busy[static_cast<size_t>(ExchangeKind::kCombine)];
   }
   return result;
 }

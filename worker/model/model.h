@@ -59,8 +59,6 @@ struct ModelOptions {
   // Keep only block inputs (and routing decisions) and replay each block in the
   // backward pass.
   bool activation_checkpointing = false;
-  // On a GPU: phases of a pass as NVTX ranges.
-  bool nvtx = false;
   uint64_t dropout_seed = 0;
   // Set: the routed experts are spread over a group of ranks and this model
   // holds those of one of them (Parameter::rows). Unset: it holds all.

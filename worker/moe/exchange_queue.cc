@@ -38,30 +38,17 @@ ExchangeQueue::~ExchangeQueue() {
   thread_.join();
 }
 
-absl::Status ExchangeQueue::Run(const std::function<absl::Status()>& collective,
-                                ExchangeKind kind) {
-  double seconds = 0.0;
-  absl::Status status;
-  {
-    const Stopwatch stopwatch(&seconds);
-    status = collective();
-  }
-  const std::lock_guard<std::mutex> lock(mutex_);
-  busy_seconds_[static_cast<size_t>(kind)] += seconds;
-  return status;
-}
-
 ExchangeQueue::Ticket ExchangeQueue::Launch(
-    std::function<absl::Status()> collective, ExchangeKind kind) {
+    std::function<absl::Status()> collective) {
   if (!thread_.joinable()) {
     const Stopwatch stopwatch(&exposed_seconds_);
-    if (status_.ok()) status_ = Run(collective, kind);
+    if (status_.ok()) status_ = collective();
     finished_ = ++launched_;
     return launched_;
   }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    waiting_.emplace_back(std::move(collective), kind);
+    waiting_.push_back(std::move(collective));
     ++launched_;
   }
   wake_.notify_one();
@@ -81,22 +68,18 @@ double ExchangeQueue::TakeExposedSeconds() {
   return std::exchange(exposed_seconds_, 0.0);
 }
 
-std::array<double, kNumExchangeKinds> ExchangeQueue::TakeBusySeconds() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return std::exchange(busy_seconds_, {});
-}
-
 void ExchangeQueue::Work() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     wake_.wait(lock, [this] { return stop_ || !waiting_.empty(); });
     if (waiting_.empty()) return;
-    const auto [collective, kind] = std::move(waiting_.front());
+    const std::function<absl::Status()> collective =
+        std::move(waiting_.front());
     waiting_.pop_front();
     absl::Status status = status_;
     if (status.ok()) {
       lock.unlock();
-      status = Run(collective, kind);
+      status = collective();
       lock.lock();
     }
     if (status_.ok()) status_ = std::move(status);

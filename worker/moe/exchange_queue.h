@@ -7,22 +7,16 @@
 // bits. One thread calls it; the memory a collective uses must live until its
 // ticket was waited for, or until Drain.
 
-#include <array>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <mutex>
 #include <thread>
-#include <utility>
 
 #include "absl/status/status.h"
 
 namespace cadre {
-
-// What a collective is for, where its time is accounted.
-enum class ExchangeKind { kOther, kDispatch, kCombine };
-inline constexpr size_t kNumExchangeKinds = 3;
 
 class ExchangeQueue {
  public:
@@ -35,8 +29,7 @@ class ExchangeQueue {
   ExchangeQueue(const ExchangeQueue&) = delete;
   ExchangeQueue& operator=(const ExchangeQueue&) = delete;
 
-  Ticket Launch(std::function<absl::Status()> collective,
-                ExchangeKind kind = ExchangeKind::kOther);
+  Ticket Launch(std::function<absl::Status()> collective);
   // The first error so far, when everything up to the ticket is done. After an
   // error nothing more is run: the group is broken.
   absl::Status Wait(Ticket ticket);
@@ -44,19 +37,13 @@ class ExchangeQueue {
   absl::Status Drain();
   // Time that Launch and Wait held up the caller since the last call.
   double TakeExposedSeconds();
-  // Time that the collectives of each kind took since the last call, hidden or
-  // not.
-  std::array<double, kNumExchangeKinds> TakeBusySeconds();
 
  private:
   void Work();
-  absl::Status Run(const std::function<absl::Status()>& collective,
-                   ExchangeKind kind);
 
   std::mutex mutex_;
   std::condition_variable wake_, done_;
-  std::deque<std::pair<std::function<absl::Status()>, ExchangeKind>> waiting_;
-  std::array<double, kNumExchangeKinds> busy_seconds_{};
+  std::deque<std::function<absl::Status()>> waiting_;
   int64_t launched_ = 0, finished_ = 0;
   absl::Status status_;  // the first error
   bool stop_ = false;

@@ -26,8 +26,6 @@ struct ExpertTraffic {
   int64_t count_bytes = 0;  // sizes of what follows
   // Time for which computing stood still because of exchanges.
   double exposed_seconds = 0.0;
-  // Time of the exchanges themselves, forward and backward.
-  double dispatch_seconds = 0.0, combine_seconds = 0.0;
 };
 
 struct ExpertRuntime {

@@ -163,7 +163,6 @@ absl::Status LoadModel(const TrainerOptions& options, const Exec& exec,
   model_options.overlap_dispatch = exec.backend == Backend::kCuda;
   model_options.activation_checkpointing =
       options.model.activation_checkpointing;
-  model_options.nvtx = options.nvtx;
   model_options.dropout_seed = options.training.seed;
   model_options.moe = {.overflow = options.moe.overflow,
                        .capacity_factor = options.moe.capacity_factor,

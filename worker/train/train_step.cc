@@ -4,15 +4,11 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <numeric>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "plan/expert_placement.h"
 #include "worker/moe/expert_moves.h"
-#include "worker/moe/expert_parallel.h"
-#include "worker/moe/expert_runtime.h"
 
 namespace cadre {
 namespace {
@@ -34,30 +30,6 @@ const Batch& BatchOrEmpty(const std::vector<Batch>& batches, int64_t i) {
     return *empty;
   }
   return batches[i];
-}
-
-void Add(ExchangeUse* use, const ExpertTraffic& traffic) {
-  use->dispatch_seconds += traffic.dispatch_seconds;
-  use->combine_seconds += traffic.combine_seconds;
-  use->exposed_seconds += traffic.exposed_seconds;
-  use->dispatch_bytes += traffic.dispatch_bytes +
-                         traffic.backward_dispatch_bytes + traffic.count_bytes;
-  use->combine_bytes += traffic.combine_bytes + traffic.backward_combine_bytes;
-}
-
-// [layers][ranks], see StepMetrics. `where` null: one rank has all.
-std::vector<std::vector<double>> RankRows(
-    const std::vector<std::vector<int64_t>>& expert_tokens,
-    const ExpertParallel* where) {
-  std::vector<std::vector<double>> rows;
-  for (size_t layer = 0; layer < expert_tokens.size(); ++layer) {
-    const std::vector<double> load(expert_tokens[layer].begin(),
-                                   expert_tokens[layer].end());
-    rows.push_back(where != nullptr ? RankLoads(where->placement, layer, load)
-                                    : std::vector<double>{std::accumulate(
-                                          load.begin(), load.end(), 0.0)});
-  }
-  return rows;
 }
 
 // Seconds since the last call.
@@ -195,8 +167,6 @@ absl::StatusOr<StepMetrics> TrainStepRunner::Run(const TrainStep& data,
   metrics.dropped_pairs = totals.dropped_pairs;
   metrics.remapped_pairs = totals.remapped_pairs;
   metrics.phases = totals.phases;
-  metrics.exchanges = totals.exchanges;
-  metrics.rank_rows = RankRows(metrics.expert_tokens, experts);
   // Every element is counted by one rank and the sum is the same everywhere, so
   // every rank takes the same decision and clips by the same number.
   CADRE_ASSIGN_OR_RETURN(metrics.grad_norm, GradientNorm());
@@ -241,7 +211,6 @@ absl::StatusOr<TrainStepRunner::Totals> TrainStepRunner::ForwardBackward(
     for (size_t phase = 0; phase < kNumPhases; ++phase) {
       totals.phases[phase] += result.phases[phase];
     }
-    Add(&totals.exchanges, result.traffic);
     totals.aux_sum += result.aux_loss;
     totals.z_sum += result.z_loss;
     for (const MoeLayerCounts& layer : result.moe_counts) {

@@ -61,7 +61,6 @@ class TrainStepRunner {
     int64_t dropped_pairs = 0, remapped_pairs = 0;
     std::vector<std::vector<int64_t>> expert_tokens;
     PhaseSeconds phases{};
-    ExchangeUse exchanges;
   };
 
   TrainStepRunner(const TrainStepOptions& options, Model* model,

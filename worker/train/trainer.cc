@@ -211,11 +211,9 @@ absl::Status TrainerImpl::Init() {
   if (inputs_.eval != nullptr) eval_batches_ = inputs_.eval->EvalBatches();
 
   if (!options_.checkpoint.resume_path.empty()) {
-    const absl::Duration begin = clock_->Monotonic();
     absl::StatusOr<TrainingCounters> resumed = Resume(State());
     CADRE_RETURN_IF_ERROR(AgreeOnStatus(world_, "resuming", resumed.status()));
     CADRE_RETURN_IF_ERROR(runner_->SpreadValues());
-    observer_->OnResumed(absl::ToDoubleSeconds(clock_->Monotonic() - begin));
     counters_ = *resumed;
     // At step 0 only the weights were taken: this job has saved nothing yet.
     if (counters_.step > 0) saved_step_ = counters_.step;

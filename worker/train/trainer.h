@@ -50,14 +50,6 @@ struct MemoryUse {
   }
 };
 
-// Exchanges of expert rows between ranks: of this rank, forward and backward.
-struct ExchangeUse {
-  double dispatch_seconds = 0.0, combine_seconds = 0.0;
-  // Part of them for which computing waited.
-  double exposed_seconds = 0.0;
-  int64_t dispatch_bytes = 0, combine_bytes = 0;  // to other ranks
-};
-
 // One optimizer step, equal on every rank but for the seconds.
 struct StepMetrics {
   int64_t step = 0;  // steps done, this one included
@@ -84,11 +76,6 @@ struct StepMetrics {
   double z_loss = 0.0;  // before its coefficient
   // Of this rank's passes, on its device (worker/device/phase_clock.h).
   PhaseSeconds phases{};
-  // [MoE layers][expert-parallel ranks]: rows that the routing puts on each
-  // rank where the experts lie now. One rank holds all without expert
-  // parallelism.
-  std::vector<std::vector<double>> rank_rows;
-  ExchangeUse exchanges;
 };
 
 struct EvalMetrics {
@@ -124,8 +111,6 @@ class TrainObserver {
   // Sealed by the trainer itself (seal_by_trainer), on rank 0.
   virtual void OnSealed(int64_t step, const std::string& dir,
                         const std::string& manifest_sha256) {}
-  // A checkpoint was read to go on from.
-  virtual void OnResumed(double seconds) {}
   // Something a person should know: "NONFINITE_STEP", ...
   virtual void OnEvent(absl::string_view kind, absl::string_view message) {}
   // True: save and stop at the next boundary. It is enough that one rank says

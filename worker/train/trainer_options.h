@@ -111,8 +111,6 @@ struct TrainerOptions {
   TrainingOptions training;
   TrainCheckpointOptions checkpoint;
   TrainOutputOptions output;
-  // Of this worker, not of the job: NVTX ranges on a GPU.
-  bool nvtx = false;
 };
 
 }  // namespace cadre
