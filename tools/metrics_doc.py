@@ -23,12 +23,11 @@ layer, an expert, a user or free text; `job` is a label only where it says so, \
 and its series end with the job. Balancedness is mean over largest load: 1 is \
 perfect.
 
-Histograms: "calls" have bounds from 1 ms to 10 s, "work" from 0.1 s to 1 h, \
-"counts" powers of two to 2048.
+Histograms count seconds; "calls" have bounds from 1 ms to 10 s, "work" from \
+0.1 s to 1 h.
 """
 TYPES = {"kCounter": "counter", "kGauge": "gauge", "kHistogram": "histogram"}
-BUCKETS = {"kFast": ", calls", "kSlow": ", work",
-           "kCounts": ", counts"}
+BUCKETS = {"kFast": ", calls", "kSlow": ", work"}
 
 
 def definitions(text):
@@ -47,8 +46,8 @@ def definitions(text):
             body = statement["def"]
             name, kind = re.search(r'"(cadre_\w+)",\s*(k\w+)', body).groups()
             strings = re.findall(r'"((?:[^"\\]|\\.)*)"', body)[1:]
-            buckets = re.search(r",\s*(kFast|kSlow|kCounts)\}", body)
-            comment = re.sub(r"\|\s+", "|", " ".join(labels))
+            buckets = re.search(r",\s*(kFast|kSlow)\}", body)
+            comment = " ".join(labels)
             found = re.fullmatch(r"Labels: (.*?)\.", comment)
             if comment and not found:
                 sys.exit(f"{name}: the comment above it must be "

@@ -16,12 +16,11 @@ struct MetricDef {
   const char* name;
   MetricType type;
   const char* help;
-  // Upper bounds of a histogram's buckets.
-  enum class Buckets { kNone, kFast, kSlow, kCounts } buckets = Buckets::kNone;
+  // Upper bounds of a histogram's buckets; kFast or kSlow.
+  enum class Buckets { kNone, kFast, kSlow } buckets = Buckets::kNone;
 };
 
-// Bounds in seconds: calls and commits (1 ms - 10 s), work (0.1 s - 1 h); or
-// powers of two (1 - 2048).
+// Bounds in seconds: calls and commits (1 ms - 10 s), work (0.1 s - 1 h).
 std::vector<double> BucketBounds(MetricDef::Buckets buckets);
 
 namespace metric {
@@ -34,11 +33,6 @@ using enum MetricDef::Buckets;
 // backend.
 inline constexpr MetricDef kBuildInfo{"cadre_build_info", kGauge,
                                       "Always 1; labels tell the build."};
-// Labels: name certificate|ca.
-inline constexpr MetricDef kCertificateExpiry{
-    "cadre_certificate_expiry_timestamp_seconds", kGauge,
-    "Unix time at which the first certificate of a TLS file in use expires; no "
-    "series without the file."};
 
 // ---- coordinator -----------------------------------------------------------
 // Labels: state.
@@ -63,18 +57,6 @@ inline constexpr MetricDef kJobFailures{"cadre_job_failures_total", kCounter,
 inline constexpr MetricDef kJobQueueWait{
     "cadre_job_queue_wait_seconds", kHistogram, "Time from QUEUED to STARTING.",
     kSlow};
-inline constexpr MetricDef kJobRecovery{
-    "cadre_job_recovery_seconds", kHistogram,
-    "Time from the end of a failed attempt to the next one's training.", kSlow};
-// Labels: job, state.
-inline constexpr MetricDef kJobInfo{
-    "cadre_job_info", kGauge,
-    "Always 1; live jobs only, with their present state."};
-// Labels: job.
-inline constexpr MetricDef kJobGoodput{
-    "cadre_job_goodput_ratio", kGauge,
-    "Steps done times the time of a step over the time since the job first "
-    "started; live jobs only."};
 // Labels: job.
 inline constexpr MetricDef kJobProgress{
     "cadre_job_progress_ratio", kGauge,
@@ -96,29 +78,9 @@ inline constexpr MetricDef kGrpcRequests{"cadre_grpc_requests_total", kCounter,
 inline constexpr MetricDef kGrpcSeconds{"cadre_grpc_request_seconds",
                                         kHistogram,
                                         "Duration of unary gRPC calls.", kFast};
-inline constexpr MetricDef kGrpcInflight{
-    "cadre_grpc_inflight", kGauge, "Unary gRPC calls that wait for an answer."};
-inline constexpr MetricDef kWatchStreams{"cadre_watch_streams", kGauge,
-                                         "Open WatchJob streams."};
-// Labels: reason.
-inline constexpr MetricDef kAuthDenials{
-    "cadre_auth_denials_total", kCounter,
-    "Calls refused by the access list, by the error's reason."};
-inline constexpr MetricDef kDatasetValidation{
-    "cadre_dataset_validation_seconds", kHistogram,
-    "Duration of the full check of a job's data set.", kSlow};
 inline constexpr MetricDef kJournalCommit{
     "cadre_journal_commit_seconds", kHistogram,
     "Duration of one journal transaction, the disk write included.", kFast};
-inline constexpr MetricDef kJournalBatch{
-    "cadre_journal_batch_mutations", kHistogram,
-    "Mutations of one journal transaction.", kCounts};
-inline constexpr MetricDef kJournalFree{
-    "cadre_journal_free_bytes", kGauge,
-    "Free space of the disk that holds the journal."};
-inline constexpr MetricDef kJournalWritable{
-    "cadre_journal_writable", kGauge,
-    "1; 0 while the disk of the journal is full and no new job is taken."};
 inline constexpr MetricDef kJournalLastBackup{
     "cadre_journal_last_backup_timestamp_seconds", kGauge,
     "Unix time of the last copy of state.db that was made and checked."};
@@ -163,41 +125,10 @@ inline constexpr MetricDef kTrainStepSeconds{
     "cadre_train_step_seconds", kHistogram,
     "Duration of a step and of its phases; compute is forward and backward.",
     kSlow};
-// Labels: phase
-// attention|router|dispatch|experts|combine|dense_mlp|loss|other|optimizer|
-// exposed.
-inline constexpr MetricDef kTrainPhaseSeconds{
-    "cadre_train_phase_seconds_total", kCounter,
-    "Time of this rank in the parts of its forward and backward passes, on its "
-    "device, and in the optimizer; exposed is the part of dispatch, experts "
-    "and combine for which computing waited for exchanges of expert rows."};
-inline constexpr MetricDef kTrainModelFlops{
-    "cadre_train_model_flops_total", kCounter,
-    "This rank's share of the model's FLOPs: per token 6 for each active "
-    "trained parameter and 4 for each frozen one; neither recompute nor "
-    "attention scores count."};
-inline constexpr MetricDef kTrainMfu{
-    "cadre_train_mfu_ratio", kGauge,
-    "Model FLOPs of the last step over its time and the nominal peak of the "
-    "device (GPU: dense bf16; CPU: f32 of the threads in use); NaN where that "
-    "is not known."};
 // Labels: kind weights|gradients|optimizer|gather|reduce|activations.
 inline constexpr MetricDef kTrainMemory{
     "cadre_train_memory_bytes", kGauge,
     "Memory of this rank by use; of activations the most in use at once."};
-inline constexpr MetricDef kTrainMemoryPlanned{
-    "cadre_train_memory_planned_bytes", kGauge,
-    "What the plan says the most loaded rank needs, the runtime's own memory "
-    "left out; NaN without a plan."};
-inline constexpr MetricDef kDeviceMemoryPlanError{
-    "cadre_device_memory_plan_error_ratio", kGauge,
-    "All kinds of cadre_train_memory_bytes together over "
-    "cadre_train_memory_planned_bytes, minus 1."};
-// Labels: pool used|free.
-inline constexpr MetricDef kDeviceMemory{
-    "cadre_device_memory_bytes", kGauge,
-    "Memory of the device, of all its users (CPU: of the host); NaN for a GPU "
-    "before its first job."};
 // Labels: kind processed|loss|padding.
 inline constexpr MetricDef kTrainTokens{
     "cadre_train_tokens_total", kCounter,
@@ -224,12 +155,6 @@ inline constexpr MetricDef kMoeExpertBalancedness{
     "Mean over maximal tokens of the routed experts, 1 is balanced: sum of "
     "means over sum of maxima of the layers, or the worst layer; last 50 "
     "steps."};
-// Labels: stat step|worst_layer.
-inline constexpr MetricDef kMoeRankBalancedness{
-    "cadre_moe_rank_balancedness_ratio", kGauge,
-    "Mean over maximal rows of the expert-parallel ranks where the experts now "
-    "lie, 1 is balanced: sum of means over sum of maxima of the layers, or the "
-    "worst layer; last 50 steps."};
 // Labels: stat mean|max, over the layers.
 inline constexpr MetricDef kMoeExpertLoadCv{
     "cadre_moe_expert_load_cv_ratio", kGauge,
@@ -256,20 +181,6 @@ inline constexpr MetricDef kMoeRemappedTokens{
 inline constexpr MetricDef kMoeRoutedTokens{
     "cadre_moe_routed_tokens_total", kCounter,
     "This rank's share of the token-expert pairs routed."};
-// Labels: direction dispatch|combine.
-inline constexpr MetricDef kMoeAllToAllSeconds{
-    "cadre_moe_all_to_all_seconds", kHistogram,
-    "Duration of a step's exchanges of expert rows between ranks, forward and "
-    "backward, waiting for peers included.",
-    kFast};
-inline constexpr MetricDef kMoeAllToAllExposed{
-    "cadre_moe_all_to_all_exposed_seconds_total", kCounter,
-    "Part of the exchanges of expert rows that no computing hid."};
-// Labels: direction dispatch|combine.
-inline constexpr MetricDef kMoeAllToAllBytes{
-    "cadre_moe_all_to_all_bytes_total", kCounter,
-    "Bytes of expert rows and weights sent to other ranks, forward and "
-    "backward."};
 // Labels: op
 // all_reduce|all_gather|reduce_scatter|broadcast|all_to_all|barrier|split.
 inline constexpr MetricDef kCommSeconds{
@@ -286,9 +197,6 @@ inline constexpr MetricDef kCommAborts{
 inline constexpr MetricDef kCheckpointSaveSeconds{
     "cadre_checkpoint_save_seconds", kHistogram,
     "Training stalled by a save, and writing this rank's files.", kSlow};
-inline constexpr MetricDef kCheckpointLoadSeconds{
-    "cadre_checkpoint_load_seconds", kHistogram,
-    "Reading a checkpoint to go on from.", kSlow};
 // Labels: result ok|error.
 inline constexpr MetricDef kCheckpointSaves{
     "cadre_checkpoint_saves_total", kCounter, "Saves of this rank by result."};

@@ -1,6 +1,5 @@
 #include "base/metrics/registry.h"
 
-#include <prometheus/collectable.h>
 #include <prometheus/counter.h>
 #include <prometheus/exposer.h>
 #include <prometheus/gauge.h>
@@ -9,9 +8,6 @@
 #include <prometheus/text_serializer.h>
 
 #include <exception>
-#include <list>
-#include <mutex>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
@@ -21,9 +17,6 @@
 namespace cadre {
 
 std::vector<double> BucketBounds(MetricDef::Buckets buckets) {
-  if (buckets == MetricDef::Buckets::kCounts) {
-    return {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048};
-  }
   if (buckets == MetricDef::Buckets::kFast) {
     return {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
             0.1,   0.25,   0.5,   1,    2.5,   10};
@@ -31,44 +24,10 @@ std::vector<double> BucketBounds(MetricDef::Buckets buckets) {
   return {0.1, 0.25, 0.5, 1, 2.5, 10, 30, 60, 300, 900, 1800, 3600};
 }
 
-namespace {
-
-// A registry behind hooks. Shared with the exposer, which holds a weak
-// reference.
-struct Hooked final : public prometheus::Collectable {
-  std::vector<prometheus::MetricFamily> Collect() const override {
-    {
-      const std::lock_guard<std::mutex> lock(mutex);
-      for (const std::function<void()>& refresh : hooks) refresh();
-    }
-    return registry.Collect();
-  }
-
-  prometheus::Registry registry;
-  mutable std::mutex mutex;
-  std::list<std::function<void()>> hooks;
-};
-
-class Hook final : public ScrapeHook {
- public:
-  Hook(Hooked* hooked, std::function<void()> refresh) : hooked_(hooked) {
-    const std::lock_guard<std::mutex> lock(hooked_->mutex);
-    place_ = hooked_->hooks.insert(hooked_->hooks.end(), std::move(refresh));
-  }
-  ~Hook() override {
-    const std::lock_guard<std::mutex> lock(hooked_->mutex);
-    hooked_->hooks.erase(place_);
-  }
-
- private:
-  Hooked* const hooked_;
-  std::list<std::function<void()>>::iterator place_;
-};
-
-}  // namespace
-
 struct MetricsRegistry::Impl {
-  std::shared_ptr<Hooked> hooked = std::make_shared<Hooked>();
+  // Shared with the exposer, which holds a weak reference.
+  std::shared_ptr<prometheus::Registry> registry =
+      std::make_shared<prometheus::Registry>();
 };
 
 MetricsRegistry::MetricsRegistry() : impl_(std::make_unique<Impl>()) {}
@@ -80,7 +39,7 @@ prometheus::Counter& MetricsRegistry::Counter(const MetricDef& def,
   return prometheus::BuildCounter()
       .Name(def.name)
       .Help(def.help)
-      .Register(impl_->hooked->registry)
+      .Register(*impl_->registry)
       .Add(labels);
 }
 
@@ -90,7 +49,7 @@ prometheus::Gauge& MetricsRegistry::Gauge(const MetricDef& def,
   return prometheus::BuildGauge()
       .Name(def.name)
       .Help(def.help)
-      .Register(impl_->hooked->registry)
+      .Register(*impl_->registry)
       .Add(labels);
 }
 
@@ -100,7 +59,7 @@ prometheus::Histogram& MetricsRegistry::Histogram(const MetricDef& def,
   return prometheus::BuildHistogram()
       .Name(def.name)
       .Help(def.help)
-      .Register(impl_->hooked->registry)
+      .Register(*impl_->registry)
       .Add(labels, BucketBounds(def.buckets));
 }
 
@@ -108,17 +67,12 @@ void MetricsRegistry::RemoveGauge(const MetricDef& def,
                                   const MetricLabels& labels) {
   auto& family =
       prometheus::BuildGauge().Name(def.name).Help(def.help).Register(
-          impl_->hooked->registry);
+          *impl_->registry);
   if (family.Has(labels)) family.Remove(&family.Add(labels));
 }
 
-std::unique_ptr<ScrapeHook> MetricsRegistry::BeforeScrape(
-    std::function<void()> refresh) {
-  return std::make_unique<Hook>(impl_->hooked.get(), std::move(refresh));
-}
-
 std::string MetricsRegistry::Text() const {
-  return prometheus::TextSerializer().Serialize(impl_->hooked->Collect());
+  return prometheus::TextSerializer().Serialize(impl_->registry->Collect());
 }
 
 struct MetricsServer::Impl {
@@ -140,7 +94,7 @@ absl::StatusOr<MetricsServer> MetricsServer::Start(absl::string_view address,
   try {
     server.impl_->exposer =
         std::make_unique<prometheus::Exposer>(FormatAddress(parsed), 1);
-    server.impl_->exposer->RegisterCollectable(registry->impl_->hooked);
+    server.impl_->exposer->RegisterCollectable(registry->impl_->registry);
     const std::vector<int> ports = server.impl_->exposer->GetListeningPorts();
     if (!ports.empty()) server.port_ = ports[0];
   } catch (const std::exception& e) {

@@ -12,7 +12,6 @@
 //   &metrics,
 //                                      "--metrics-listen");
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -30,12 +29,6 @@ class Histogram;
 namespace cadre {
 
 using MetricLabels = std::map<std::string, std::string>;
-
-// Ends what it stands for, see MetricsRegistry::BeforeScrape.
-class ScrapeHook {
- public:
-  virtual ~ScrapeHook() = default;
-};
 
 class MetricsRegistry {
  public:
@@ -55,13 +48,6 @@ class MetricsRegistry {
 
   // Deletes a gauge's series; references to it dangle from then on.
   void RemoveGauge(const MetricDef& def, const MetricLabels& labels);
-
-  // Calls `refresh` before every scrape, on the thread that serves it: for
-  // gauges of what nobody tells us of (free space, a file's contents). It must
-  // be quick. Destroying the hook waits for a call under way; the registry must
-  // outlive it.
-  [[nodiscard]] std::unique_ptr<ScrapeHook> BeforeScrape(
-      std::function<void()> refresh);
 
   // The text exposition format, as served.
   std::string Text() const;

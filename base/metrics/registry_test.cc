@@ -35,17 +35,6 @@ TEST(MetricsRegistry, RemovesASeriesAndMakesItAnew) {
   EXPECT_THAT(metrics.Text(), HasSubstr("{job=\"a\"} 0.5"));
 }
 
-TEST(MetricsRegistry, RefreshesBeforeAScrapeUntilTheHookGoes) {
-  MetricsRegistry metrics;
-  prometheus::Gauge& jobs = metrics.Gauge(metric::kJobs, {{"state", "A"}});
-  int scrapes = 0;
-  auto hook = metrics.BeforeScrape([&] { jobs.Set(++scrapes); });
-  EXPECT_THAT(metrics.Text(), HasSubstr("{state=\"A\"} 1"));
-  EXPECT_THAT(metrics.Text(), HasSubstr("{state=\"A\"} 2"));
-  hook.reset();
-  EXPECT_THAT(metrics.Text(), HasSubstr("{state=\"A\"} 2"));
-}
-
 TEST(MetricsServer, OffServesNothing) {
   MetricsRegistry metrics;
   ASSERT_OK_AND_ASSIGN(auto server,

@@ -1,12 +1,7 @@
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
-#include <openssl/evp.h>
-#include <openssl/pem.h>
-#include <openssl/x509.h>
 
-#include "base/file.h"
 #include "base/rpc/address.h"
-#include "base/rpc/certificate_expiry.h"
 #include "base/rpc/channel.h"
 #include "base/rpc/error.h"
 #include "base/rpc/grpc_status.h"
@@ -132,50 +127,6 @@ TEST(HealthServer, CanBeOffAndNamesAWrongAddress) {
   EXPECT_THAT(HealthServer::Start("nowhere", "--health-listen").status(),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("--health-listen")));
-}
-
-// A self-signed certificate in PEM that is good until `end`.
-std::string MakeCertificate(absl::Time end) {
-  EVP_PKEY* const key = EVP_EC_gen("P-256");
-  X509* const certificate = X509_new();
-  X509_gmtime_adj(X509_getm_notBefore(certificate), 0);
-  ASN1_TIME_set(X509_getm_notAfter(certificate), absl::ToTimeT(end));
-  X509_set_pubkey(certificate, key);
-  X509_sign(certificate, key, EVP_sha256());
-  BIO* const bio = BIO_new(BIO_s_mem());
-  PEM_write_bio_X509(bio, certificate);
-  char* data = nullptr;
-  const int64_t size = BIO_get_mem_data(bio, &data);
-  std::string pem(data, size);
-  BIO_free(bio);
-  X509_free(certificate);
-  EVP_PKEY_free(key);
-  return pem;
-}
-
-TEST(CertificateExpiry, IsThatOfTheFirstToExpire) {
-  const absl::Time soon = absl::FromUnixSeconds(2'000'000'000);
-  const absl::Time later = soon + absl::Hours(24 * 365 * 40);
-  const std::string path = ::testing::TempDir() + "/chain.pem";
-  ASSERT_OK(WriteFileAtomic(
-      path, MakeCertificate(later) + "between\n" + MakeCertificate(soon)));
-  ASSERT_OK_AND_ASSIGN(const absl::Time expiry, CertificateExpiry(path));
-  EXPECT_EQ(expiry, soon);
-
-  MetricsRegistry metrics;
-  const auto hook = ShowCertificateExpiry(
-      &metrics, {.ca = path + ".none", .certificate = path});
-  const std::string text = metrics.Text();
-  EXPECT_THAT(text, HasSubstr("{name=\"certificate\"} 2000000000"));
-  EXPECT_THAT(text, HasSubstr("{name=\"ca\"} Nan"));
-  EXPECT_EQ(ShowCertificateExpiry(&metrics, {}), nullptr);
-}
-
-TEST(CertificateExpiry, NamesAFileWithoutACertificate) {
-  const std::string path = ::testing::TempDir() + "/key.pem";
-  ASSERT_OK(WriteFileAtomic(path, "-----BEGIN PRIVATE KEY-----\n"));
-  EXPECT_THAT(CertificateExpiry(path).status(),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(path)));
 }
 
 }  // namespace

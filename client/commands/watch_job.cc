@@ -2,13 +2,8 @@
 
 #include <signal.h>
 
-#include <algorithm>
-#include <functional>
 #include <iostream>
-#include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -121,46 +116,6 @@ class Display {
   int64_t shown_step_ = -1;
 };
 
-// Where the last step's time went; "" where that is not known.
-std::string StepSummary(const v1::Progress& p) {
-  std::vector<std::pair<double, std::string>> parts;
-  double total = 0.0, exposed = 0.0;
-  for (const auto& [name, seconds] : p.phase_seconds()) {
-    if (name == "exposed") {
-      exposed = seconds;  // contained in the others
-      continue;
-    }
-    total += seconds;
-    parts.emplace_back(seconds, name);
-  }
-  if (total <= 0.0) return "";
-  std::sort(parts.begin(), parts.end(), std::greater<>());
-  std::string out = absl::StrFormat("  step    %.3g s:", total);
-  for (const auto& [seconds, name] : parts) {
-    const double percent = 100 * seconds / total;
-    if (percent < 0.5) break;
-    absl::StrAppendFormat(&out, " %s %.0f%%", name, percent);
-  }
-  if (exposed > 0.0) {
-    absl::StrAppendFormat(&out, "; %.0f%% is exposed all-to-all",
-                          100 * exposed / total);
-  }
-  out += "\n";
-  if (p.model_flops_utilization() > 0.0) {
-    absl::StrAppendFormat(&out, "  mfu     %.3g%%\n",
-                          100 * p.model_flops_utilization());
-  }
-  if (p.expert_balancedness() > 0.0) {
-    absl::StrAppendFormat(&out, "  balance %.2f of experts",
-                          p.expert_balancedness());
-    if (p.rank_balancedness() > 0.0) {
-      absl::StrAppendFormat(&out, ", %.2f of ranks", p.rank_balancedness());
-    }
-    out += "\n";
-  }
-  return out;
-}
-
 }  // namespace
 
 int WatchJob(const Context& context, const WatchJobOptions& options,
@@ -224,7 +179,6 @@ std::string Summary(const v1::Job& job, const Terminal& terminal) {
       absl::StrAppendFormat(&out, "  eval    %.4f\n", p.eval_loss());
     }
   }
-  absl::StrAppend(&out, StepSummary(p));
   for (const auto& artifact : job.artifacts()) {
     const std::string kind =
         artifact.name().substr(artifact.name().rfind('/') + 1);

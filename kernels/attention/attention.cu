@@ -2,7 +2,6 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_device.cuh"
-#include "kernels/attention/attention_wgmma.cuh"
 #include "kernels/common/launch.cuh"
 
 namespace cadre {
@@ -59,9 +58,7 @@ absl::Status AttentionForwardCuda(const Exec& exec,
     Params<T> p = Shared<T>(args);
     p.out = args.o.data<T>();
     p.vector &= Aligned16(p.q, p.k, p.v, p.out);
-    return attention_device::ForwardWgmmaTakes(p)
-               ? attention_device::ForwardWgmma(exec, p)
-               : attention_device::ForwardBf16(exec, p);
+    return attention_device::ForwardBf16(exec, p);
   }
   Params<float> p = Shared<float>(args);
   p.out = args.o.data<float>();
@@ -80,7 +77,7 @@ absl::Status AttentionBackwardCuda(const Exec& exec,
     p.dq = args.dq.data<T>();
     p.dk = args.dk.data<T>();
     p.dv = args.dv.data<T>();
-    p.vector &= Aligned16(p.q, p.k, p.v, p.o, p.d_o, p.dq, p.dk, p.dv);
+    p.vector &= Aligned16(p.q, p.k, p.v, p.d_o, p.dq, p.dk, p.dv);
     return p;
   };
   if (args.q.dtype() == DType::kF32)
@@ -90,10 +87,7 @@ absl::Status AttentionBackwardCuda(const Exec& exec,
         "attention: the backward of bf16 heads on CUDA needs keys of at least "
         "2 columns");
   }
-  const auto p = fill(__nv_bfloat16{});
-  return attention_device::BackwardWgmmaTakes(p)
-             ? attention_device::BackwardWgmma(exec, p)
-             : attention_device::BackwardBf16(exec, p);
+  return attention_device::BackwardBf16(exec, fill(__nv_bfloat16{}));
 }
 
 }  // namespace cadre

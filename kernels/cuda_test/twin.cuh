@@ -81,14 +81,6 @@ class Twin {
     CudaOk(cudaMemcpy(data_, initial_.data(), initial_.size(),
                       cudaMemcpyHostToDevice));
   }
-  // Elements from `first` on become NaN on both sides.
-  void PoisonFrom(int64_t first) {
-    for (int64_t i = first; i < host_.size(); ++i) {
-      Put(i, std::nan(""));
-      host_.Set(i, std::nan(""));
-    }
-    Reset();
-  }
   std::vector<unsigned char> Bytes() const {
     std::vector<unsigned char> bytes(initial_.size());
     CudaOk(

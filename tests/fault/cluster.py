@@ -54,11 +54,13 @@ class Relay:
     """A TCP relay whose two directions can be held back separately.
 
     What is held back is not lost: it waits, as in a real partition, for TCP to
-    send it again.
+    send it again. A slow relay keeps each piece for a while, and lets so many
+    bytes a second pass.
     """
 
-    def __init__(self, port):
+    def __init__(self, port, delay=0.0, bytes_per_second=None):
         self.target = port
+        self.delay, self.rate = delay, bytes_per_second
         self.up = threading.Event()  # towards the target
         self.down = threading.Event()
         self.up.set()
@@ -97,11 +99,12 @@ class Relay:
                 threading.Thread(target=self._pump, daemon=True,
                                  args=(source, sink, gate)).start()
 
-    @staticmethod
-    def _pump(source, sink, gate):
+    def _pump(self, source, sink, gate):
         try:
             while data := source.recv(65536):
                 gate.wait()
+                if self.delay or self.rate:
+                    time.sleep(self.delay + len(data) / (self.rate or 1e12))
                 sink.sendall(data)
         except OSError:
             pass
@@ -162,13 +165,19 @@ class Cluster:
 
     # -- processes ----------------------------------------------------------
 
-    def start_coordinator(self, failpoints="", wait=True):
+    def coordinator_args(self):
+        return ["--insecure", f"--listen=127.0.0.1:{self.port}"]
+
+    def client_args(self):
+        return [f"--address=127.0.0.1:{self.port}"]
+
+    def start_coordinator(self, failpoints="", wait=True, environment=None):
         self.coordinator = Process(
-            [COORDINATOR, f"--config={self.config}", "--insecure",
-             f"--listen=127.0.0.1:{self.port}", "--metrics-listen=off",
-             "--health-listen=off", f"--state-dir={self.state}"],
+            [COORDINATOR, f"--config={self.config}", *self.coordinator_args(),
+             "--metrics-listen=off", "--health-listen=off",
+             f"--state-dir={self.state}"],
             self.folder / "coordinator.log",
-            {"CADRE_FAILPOINTS": failpoints} if failpoints else None)
+            {"CADRE_FAILPOINTS": failpoints, **(environment or {})})
         if wait:
             wait_for(self.serving, "the coordinator")
 
@@ -205,9 +214,26 @@ class Cluster:
 
     def cadre(self, *args):
         return subprocess.run(
-            [str(CADRE), f"--address=127.0.0.1:{self.port}", *map(str, args)],
+            [str(CADRE), *map(str, self.client_args()), *map(str, args)],
             cwd=self.folder, capture_output=True, text=True,
             timeout=2 * PATIENCE_SECONDS, check=False)
+
+    def call(self, method, fields):
+        """A call with hand-written fields {number: text}, as a program of
+        somebody else would send it: (grpc-status, body)."""
+        message = b"".join(
+            bytes([number << 3 | 2, len(text)]) + text.encode()
+            for number, text in fields.items())
+        result = subprocess.run(
+            ["curl", "--silent", "--http2-prior-knowledge", "--max-time", "20",
+             "-H", "content-type: application/grpc", "-H", "te: trailers",
+             "--data-binary", "@-", "-o", "-", "-D", "/dev/stderr",
+             f"http://127.0.0.1:{self.port}/cadre.v1.{method}"],
+            input=b"\0" + len(message).to_bytes(4, "big") + message,
+            capture_output=True, check=True)
+        trailer = result.stderr.split(b"grpc-status: ")
+        return (int(trailer[1].split()[0]) if len(trailer) > 1 else -1,
+                result.stdout[5:])
 
     def json(self, *args):
         result = self.cadre("--json", *args)

@@ -146,6 +146,82 @@ class Verbs(FaultTest):
         self.assertEqual(made.cadre("get", "verbs").returncode, 3)
 
 
+class Calls(FaultTest):
+
+    def test_many_retries_of_one_request_make_one_job(self):
+        made = self.make()
+        job = made.write_job("once", 1, 4)
+        request = str(uuid.uuid4())
+        children = [
+            subprocess.Popen(
+                [str(cluster.CADRE), *made.client_args(), "submit", str(job),
+                 f"--request-id={request}"],
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            for _ in range(20)]
+        self.assertEqual({child.wait() for child in children}, {0})
+        self.assertEqual(len(made.json("list", "--all")), 1)
+        self.check(made, ["once"])
+
+    def test_late_duplicates_act_no_more(self):
+        made = self.make()
+        made.submit("late", 1, 4)
+        made.wait_state("late", "JOB_STATE_QUEUED")
+        pause, resume = ({1: "jobs/late", 2: str(uuid.uuid4())}
+                         for _ in range(2))
+        self.assertEqual(made.call("JobService/PauseJob", pause)[0], 0)
+        made.wait_state("late", "JOB_STATE_PAUSED")
+        self.assertEqual(made.call("JobService/ResumeJob", resume)[0], 0)
+        # The network delivers both once more, the older one last.
+        self.assertEqual(made.call("JobService/ResumeJob", resume)[0], 0)
+        self.assertEqual(made.call("JobService/PauseJob", pause)[0], 0)
+        self.assertEqual(made.job("late")["state"], "JOB_STATE_QUEUED")
+        # The same id with another body is a mistake of the caller's.
+        again = {**pause, 4: "another reason"}
+        self.assertNotEqual(made.call("JobService/PauseJob", again)[0], 0)
+        self.check(made, ["late"])
+
+    def test_over_a_slow_link_a_job_runs(self):
+        made = self.make()
+        made.relays[0] = cluster.Relay(made.port, delay=0.2,
+                                       bytes_per_second=64 * 1024)
+        made.start_worker(0)
+        made.submit("slow", 1, 20)
+        job = made.wait_state("slow", "JOB_STATE_SUCCEEDED")
+        self.assertEqual(len(job["attempts"]), 1, json.dumps(job, indent=1))
+        self.check(made, ["slow"])
+
+
+class Clock(FaultTest):
+
+    def test_a_jump_of_a_day_moves_no_lease(self):
+        library = next(pathlib.Path("/usr/lib").glob(
+            "*/faketime/libfaketimeMT.so.1"), None)
+        if library is None:
+            self.skipTest("libfaketime is not installed")
+        made = cluster.Cluster(self.folder)
+        self.addCleanup(made.stop)
+        made.write_inputs()
+        offset = self.folder / "offset"
+        offset.write_text("+0")
+        made.start_coordinator(environment={
+            "LD_PRELOAD": str(library), "FAKETIME_TIMESTAMP_FILE": str(offset),
+            "FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"})
+        made.start_worker(0)
+        made.submit("jumping", 1, 60)
+        made.wait_state("jumping", "JOB_STATE_RUNNING")
+        for jump in ("+1d", "-1d", "+0"):
+            offset.write_text(jump)
+            step = int(made.job("jumping")["progress"].get("step", 0))
+            cluster.wait_for(
+                lambda s=step: int(made.job("jumping")["progress"].get(
+                    "step", 0)) > min(s + 2, 59), f"steps after {jump}")
+            self.assertEqual({w["state"] for w in made.json("workers")} -
+                             {"STATE_RUNNING", "STATE_IDLE"}, set())
+        job = made.wait_state("jumping", "JOB_STATE_SUCCEEDED")
+        self.assertEqual(len(job["attempts"]), 1, json.dumps(job, indent=1))
+        self.check(made, ["jumping"])
+
+
 class DiskFull(FaultTest):
 
     def test_new_work_stops_nothing_is_lost_and_room_heals(self):

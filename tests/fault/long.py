@@ -21,6 +21,8 @@ from tests.fault import cluster, history
 
 POINTS = ("before_begin", "mid_batch", "before_commit", "after_commit",
           "before_reply")
+# How long a coordinator may take to get to its end on a machine that is busy.
+LIFE_SECONDS = 20
 
 
 class Client(threading.Thread):
@@ -33,8 +35,15 @@ class Client(threading.Thread):
         self.number = number
         self.acknowledged = []
         self.calls = 0
+        self.failure = None
 
     def run(self):
+        try:
+            self.submit_and_change()
+        except Exception as error:  # for the main thread to raise
+            self.failure = error
+
+    def submit_and_change(self):
         while not self.stop.is_set():
             self.calls += 1
             name = f"c{self.number}-{self.calls}"
@@ -49,7 +58,7 @@ class Client(threading.Thread):
                     break
                 if result.returncode not in (8, 10):
                     raise AssertionError(result.stderr)
-            job.unlink()
+            job.unlink(missing_ok=True)
             if self.acknowledged and self.random.random() < 0.5:
                 verb = self.random.choice(("pause", "resume", "cancel"))
                 self.made.cadre(verb, self.random.choice(self.acknowledged),
@@ -63,6 +72,11 @@ def run(cycles, seed, clients, folder):
     stop = threading.Event()
     threads = [Client(made, n, seed, stop) for n in range(clients)]
     begun = time.monotonic()
+    reached = 0  # failpoints
+
+    def answered():
+        return sum(len(t.acknowledged) for t in threads)
+
     try:
         made.start_coordinator()
         for thread in threads:
@@ -70,16 +84,25 @@ def run(cycles, seed, clients, folder):
         for cycle in range(cycles):
             if plan.random() < 0.5:
                 made.kill_coordinator()
+                before = answered()
                 made.start_coordinator(wait=False)
-                time.sleep(plan.uniform(0.1, 0.6))
+                # Under load from the first call that it answers on.
+                end = time.monotonic() + LIFE_SECONDS
+                while answered() == before and time.monotonic() < end:
+                    time.sleep(0.01)
+                time.sleep(plan.uniform(0, 0.5))
             else:
                 made.kill_coordinator()
                 made.start_coordinator(
-                    f"journal.{plan.choice(POINTS)}=kill@{plan.randint(1, 40)}",
+                    f"journal.{plan.choice(POINTS)}=kill@{plan.randint(1, 25)}",
                     wait=False)
-                end = time.monotonic() + 1
+                end = time.monotonic() + LIFE_SECONDS
                 while made.coordinator.alive() and time.monotonic() < end:
                     time.sleep(0.01)
+                reached += not made.coordinator.alive()
+            for thread in threads:
+                if thread.failure is not None:
+                    raise thread.failure
             if cycle % 100 == 99:
                 print(f"{cycle + 1} cycles, "
                       f"{sum(len(t.acknowledged) for t in threads)} jobs, "
@@ -92,7 +115,8 @@ def run(cycles, seed, clients, folder):
         acknowledged = [n for t in threads for n in t.acknowledged]
         made.stop()
         counts = history.check(made.state, acknowledged)
-        print(f"{cycles} cycles, seed {seed}: {len(acknowledged)} acknowledged "
+        print(f"{cycles} cycles ({reached} at a journal step), seed {seed}: "
+              f"{len(acknowledged)} acknowledged "
               f"jobs, {counts['jobs']} jobs and {counts['events']} events in "
               f"the journal, no promise broken, "
               f"{time.monotonic() - begun:.0f} s")

@@ -10,6 +10,11 @@ import unittest
 
 from tests.fault import cluster
 
+DEV_CA = cluster.ROOT / "tools/dev_ca.sh"
+SECRET = "ann-s-secret-token"
+REQUEST_BYTES = 1 << 30
+RSS_LIMIT_KIB = 300 * 1024
+
 
 class TlsTest(unittest.TestCase):
 
@@ -17,16 +22,10 @@ class TlsTest(unittest.TestCase):
         self.folder = pathlib.Path(
             tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR")))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
-        self.openssl("req", "-x509", "-newkey", "ec", "-pkeyopt",
-                     "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
-                     "-subj", "/CN=authority", "-keyout", "ca.key", "-out",
-                     "ca.pem")
-        self.certificate("server", "IP:127.0.0.1")
-        self.certificate("ops", "DNS:ops.example")
-        self.certificate("host", "DNS:host")
-        self.certificate("stranger", "DNS:stranger")
-        (self.folder / "token").write_text("ann-s-secret-token\n")
-        digest = hashlib.sha256(b"ann-s-secret-token").hexdigest()
+        self.certificates("server=IP:127.0.0.1", "ops=DNS:ops.example",
+                          "host=DNS:host", "stranger=DNS:stranger")
+        (self.folder / "token").write_text(f"{SECRET}\n")
+        digest = hashlib.sha256(SECRET.encode()).hexdigest()
         (self.folder / "access").write_text(
             f"tokens {{ name: 'ann' role: ROLE_SUBMITTER sha256: '{digest}' }}\n"
             "certificates { san: 'ops.example' role: ROLE_ADMIN }\n"
@@ -40,6 +39,7 @@ tls {{
   client_ca_file: "{self.folder}/ca.pem"
 }}
 access_file: "{self.folder}/access"
+allowed_roots: "{self.folder}/roots"
 """)
         self.coordinator = cluster.Process(
             [cluster.COORDINATOR,
@@ -52,20 +52,10 @@ access_file: "{self.folder}/access"
             lambda: self.cadre("list", *self.as_("ops")).returncode == 0,
             "the coordinator")
 
-    def openssl(self, *args):
-        subprocess.run(["openssl", *args], cwd=self.folder, check=True,
-                       capture_output=True)
-
-    def certificate(self, name, san, days="2", authority="ca"):
-        (self.folder / f"{name}.ext").write_text(f"subjectAltName={san}\n")
-        self.openssl("req", "-newkey", "ec", "-pkeyopt",
-                     "ec_paramgen_curve:P-256", "-nodes", "-subj",
-                     f"/CN={name}", "-keyout", f"{name}.key", "-out",
-                     f"{name}.csr")
-        self.openssl("x509", "-req", "-in", f"{name}.csr", "-CA",
-                     f"{authority}.pem", "-CAkey", f"{authority}.key",
-                     "-CAcreateserial", "-days", days, "-extfile",
-                     f"{name}.ext", "-out", f"{name}.pem")
+    def certificates(self, *names, folder=".", days="30"):
+        subprocess.run(["bash", str(DEV_CA), self.folder / folder, *names],
+                       check=True, capture_output=True,
+                       env={**os.environ, "CADRE_CA_DAYS": days})
 
     def as_(self, name):
         return ("--cert", self.folder / f"{name}.pem", "--key",
@@ -96,16 +86,12 @@ access_file: "{self.folder}/access"
             self.assertEqual(result.returncode, 5, result.stderr)
         self.assertEqual(self.cadre("audit", *self.as_("ops")).returncode, 0)
         # A server that this authority does not vouch for.
-        self.openssl("req", "-x509", "-newkey", "ec", "-pkeyopt",
-                     "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
-                     "-subj", "/CN=other", "-keyout", "other.key", "-out",
-                     "other.pem")
+        self.certificates("forged=DNS:ops.example", folder="other")
         self.assertEqual(
-            self.cadre("list", *token, ca="other.pem").returncode, 8)
+            self.cadre("list", *token, ca="other/ca.pem").returncode, 8)
         # A certificate of that authority, and one that is over.
-        self.certificate("forged", "DNS:ops.example", authority="other")
-        self.certificate("over", "DNS:ops.example", days="-1")
-        for name in ("forged", "over"):
+        self.certificates("over=DNS:ops.example", days="-1")
+        for name in ("other/forged", "over"):
             result = self.cadre("list", *self.as_(name))
             self.assertIn(result.returncode, (5, 8), result.stderr)
         # Plaintext to a port that speaks TLS.
@@ -113,12 +99,64 @@ access_file: "{self.folder}/access"
             [str(cluster.CADRE), f"--address=127.0.0.1:{self.port}", "list",
              "--timeout=3"], capture_output=True, text=True, check=False)
         self.assertEqual(plain.returncode, 8)
-        # Nothing of the secret is anywhere.
-        secret = "ann-s-secret-token"
+
+    def test_a_refusal_is_written_down_and_gives_nothing_away(self):
+        wrong = self.folder / "wrong"
+        wrong.write_text("not-the-token-of-anybody\n")
+        for args in ((), ("--token-file", wrong)):
+            result = self.cadre("list", *args)
+            self.assertEqual(result.returncode, 5, result.stderr)
+            self.assertNotIn("ann", result.stderr)
+        self.cadre("list", "--token-file", self.folder / "token")
+        audit = self.cadre("audit", *self.as_("ops")).stdout
+        for reason in ("TOKEN_MISSING", "TOKEN_INVALID"):
+            self.assertIn(reason, audit)
         log = (self.folder / "coordinator.log").read_text()
-        self.assertNotIn(secret, log)
-        self.assertNotIn(secret,
-                         self.cadre("audit", *self.as_("ops")).stdout)
+        for secret in (SECRET, "not-the-token-of-anybody"):
+            self.assertNotIn(secret, log)
+            self.assertNotIn(secret, audit)
+            for path in (self.folder / "state").iterdir():
+                self.assertNotIn(secret.encode(), path.read_bytes())
+
+    def test_paths_stay_below_the_roots(self):
+        (self.folder / "roots").mkdir()
+        (self.folder / "secret.jsonl").write_text('{"text": "top-secret"}\n')
+        (self.folder / "roots/link.jsonl").symlink_to(
+            self.folder / "secret.jsonl")
+        token = ("--token-file", self.folder / "token")
+        for path in (self.folder / "secret.jsonl", "../secret.jsonl",
+                     "link.jsonl", "/etc/shadow"):
+            job = self.folder / "roots/job.yaml"
+            job.write_text(f"version: 1\nmodel: {{path: model}}\n"
+                           f"data: {{train: ['{path}']}}\n"
+                           "resources: {backend: cpu, workers: 1}\n")
+            result = self.cadre("submit", job, *token)
+            self.assertEqual(result.returncode, 4, result.stderr)
+            self.assertNotIn("top-secret", result.stderr + result.stdout)
+            self.assertIn("roots", result.stderr)
+        self.assertEqual(self.cadre("list", "--all", *token).stdout.count("j-"),
+                         0)
+        audit = self.cadre("audit", *self.as_("ops")).stdout
+        self.assertEqual(audit.count("PATH_OUTSIDE_ROOTS"), 4, audit)
+
+    def test_a_huge_request_is_refused_and_costs_no_memory(self):
+        huge = self.folder / "huge"
+        with huge.open("wb") as out:
+            out.write(b"\0" + REQUEST_BYTES.to_bytes(4, "big"))
+            out.truncate(REQUEST_BYTES + 5)
+        result = subprocess.run(
+            ["curl", "--silent", "--http2", "--max-time", "60", "--cacert",
+             "ca.pem", "--cert", "ops.pem", "--key", "ops.key", "-X", "POST",
+             "-T", huge, "-H", "content-type: application/grpc", "-H",
+             "te: trailers", "-D", "-",
+             f"https://127.0.0.1:{self.port}/cadre.v1.JobService/CreateJob"],
+            cwd=self.folder, capture_output=True, text=True, check=False)
+        self.assertIn("grpc-status: 8", result.stdout, result.stderr)
+        status = pathlib.Path(
+            f"/proc/{self.coordinator.child.pid}/status").read_text()
+        peak = int(status.split("VmHWM:")[1].split()[0])
+        self.assertLess(peak, RSS_LIMIT_KIB)
+        self.assertEqual(self.cadre("list", *self.as_("ops")).returncode, 0)
 
     def test_a_worker_speaks_for_its_own_host_only(self):
         self.start_worker("host.0", "host")
