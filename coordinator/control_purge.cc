@@ -116,6 +116,7 @@ void Control::RemoveNotedFolders() {
       }
       done.push_back(key);
     }
+    if (done.empty()) return;
     journal_->Submit({.decide = [done](Store& store) -> absl::Status {
       for (const std::string& key : done) {
         CADRE_RETURN_IF_ERROR(store.RemoveMeta(key));

@@ -196,7 +196,10 @@ TEST_F(ClusterTest, AJobGoesOnWithFewerWorkers) {
   ASSERT_TRUE(killed);
   ExpectGoodAdapter(job);
   ASSERT_EQ(job.attempts_size(), 2);
-  EXPECT_EQ(job.attempts(0).cause(), cadre::v1::FAILURE_CAUSE_WORKER_LOST);
+  // Its peers may tell of it before its lease is over.
+  EXPECT_THAT(job.attempts(0).cause(),
+              ::testing::AnyOf(cadre::v1::FAILURE_CAUSE_WORKER_LOST,
+                               cadre::v1::FAILURE_CAUSE_COMMUNICATION));
   EXPECT_EQ(job.attempts(0).workers_size(), 4);
   EXPECT_EQ(job.attempts(1).workers_size(), 2);
   EXPECT_GE(job.attempts(1).from_step(), 5);
