@@ -138,7 +138,7 @@ class ReplacementTest : public ::testing::Test {
 };
 
 TEST_F(ReplacementTest, SkewedLoadsAreBalancedWhileTheJobTrains) {
-  ASSERT_OK_AND_ASSIGN(JobSpec spec, MakeJob(80));
+  ASSERT_OK_AND_ASSIGN(JobSpec spec, MakeJob(60));
   Submit(spec, "moving");
   int64_t moved_at = 0;
   Watch("moving", [&](const Event& event) {
@@ -149,10 +149,10 @@ TEST_F(ReplacementTest, SkewedLoadsAreBalancedWhileTheJobTrains) {
   EXPECT_THAT(events_, Contains("EXPERT_REPLACEMENT_PLANNED"));
   ASSERT_THAT(events_, Contains("EXPERTS_REBALANCED"));
   const auto balance = Series("moving", "rank_balancedness");
-  ASSERT_EQ(balance.size(), 80u);
+  ASSERT_EQ(balance.size(), 60u);
   const auto loads = Loads("moving");
   const double before = Mean(balance, 1, moved_at);
-  const double after = Mean(balance, moved_at + 1, 80);
+  const double after = Mean(balance, moved_at + 1, 60);
   std::printf(
       "sigma of log loads %.3f; balancedness of ranks per step: in order %.4f "
       "(steps 1 to %d), afterwards %.4f; newest window %.4f; placement %d, %d "
@@ -180,7 +180,7 @@ TEST_F(ReplacementTest, SkewedLoadsAreBalancedWhileTheJobTrains) {
 }
 
 TEST_F(ReplacementTest, AKillWhileExpertsMoveCostsOneAttempt) {
-  ASSERT_OK_AND_ASSIGN(const JobSpec spec, MakeJob(80));
+  ASSERT_OK_AND_ASSIGN(const JobSpec spec, MakeJob(60));
   Submit(spec, "killed");
   bool killed = false;
   const Job job = Watch("killed", [&](const Event& event) {
@@ -191,7 +191,7 @@ TEST_F(ReplacementTest, AKillWhileExpertsMoveCostsOneAttempt) {
   ASSERT_TRUE(killed);
   ASSERT_EQ(job.attempts_size(), 2);
   EXPECT_EQ(job.attempts(0).cause(), cadre::v1::FAILURE_CAUSE_WORKER_LOST);
-  EXPECT_EQ(job.progress().step(), 80);
+  EXPECT_EQ(job.progress().step(), 60);
   EXPECT_GE(Loads("killed").rank_balancedness(), 0.95);
 }
 
