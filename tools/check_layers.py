@@ -22,7 +22,7 @@ ALLOWED = {
 }
 # The engine: also linked into the CUDA plugin, where a second copy of generated
 # protos would register twice.
-ENGINE = ("worker/model", "worker/train", "worker/shard", "worker/checkpoint", "worker/data", "worker/comm", "worker/device", "worker/moe")
+ENGINE = ("worker/model/", "worker/train/", "worker/shard/", "worker/checkpoint/", "worker/data/", "worker/comm/", "worker/device/", "worker/moe/")
 WIRE = re.compile(r'^(grpc|grpcpp|google/protobuf|google/rpc|cadre)/|\.pb\.h$|^base/(rpc|config|metrics)/')
 # The only base parts that kernels may see: its top folder.
 CUDA_HEADER = re.compile(r"^(cuda|cublas|nccl|nvtx|curand|cooperative_groups)")

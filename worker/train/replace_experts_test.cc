@@ -121,7 +121,9 @@ TEST_F(ReplaceExpertsTest, RanksCountWhatTheyCompute) {
       for (const int64_t n : step.rank_tokens[0]) ranks += n;
       EXPECT_EQ(experts, ranks);
       // One expert per rank, in order, as long as nothing has moved.
-      if (step.step <= 3) EXPECT_EQ(step.rank_tokens, step.expert_tokens);
+      if (step.step <= 3) {
+        EXPECT_EQ(step.rank_tokens, step.expert_tokens);
+      }
     }
     EXPECT_NE(run->observer.steps[3].rank_tokens,
               run->observer.steps[3].expert_tokens);
