@@ -167,6 +167,9 @@ __device__ __forceinline__ void FinishHead(const Problem& p,
                                            HeadFinishSmem& smem) {
   LoadHeadStates(p, chunk, head, tile, turn & 1, smem);
   SumHeadStates(smem);
+  // The branches below have syncs of their own, which racecheck does not match
+  // with each other: this one ends the plain reads of the states for it.
+  __syncthreads();
   const bool scores = WarpIndex() < 4;
   // Each branch syncs as often as the other.
   if (scores) {
