@@ -190,6 +190,9 @@ absl::StatusOr<v1::PlanJobResponse> Control::MakePlanFor(
     pool = PoolOf(job, slots);
   }
 
+  // Before anything is opened: a refusal must not tell what is where.
+  const absl::Status inside = CheckJobPaths(resolved, options_.allowed_roots);
+  if (!inside.ok()) return inside;
   const ModelFacts facts = LoadModelFacts(resolved.model());
   Validated validated = ValidateJob(spec,
                                     {.base_dir = request.base_dir(),
@@ -204,9 +207,6 @@ absl::StatusOr<v1::PlanJobResponse> Control::MakePlanFor(
       !(request.has_hypothetical() && OnlyTheSize(validated.diagnostics))) {
     return Refusal("JOB_FILE_INVALID", validated.diagnostics);
   }
-  const absl::Status inside =
-      CheckJobPaths(validated.spec, options_.allowed_roots);
-  if (!inside.ok()) return inside;
   if (request.sample_dataset()) {
     DataVerdict data = options_.data->CheckHead(validated.spec);
     validated.diagnostics.MergeFrom(data.diagnostics);
