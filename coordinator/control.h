@@ -226,7 +226,7 @@ class Control {
                      const std::string& body_sha256,
                      Done<v1::CreateJobResponse> done);
   absl::StatusOr<v1::PlanJobResponse> MakePlanFor(
-      const Caller& caller, const v1::PlanJobRequest& request) const;
+      const Caller& caller, const v1::PlanJobRequest& request);
   // What the scheduler would say of one job more; only what is about it.
   SchedulerPass TryPlacing(const WaitingJob& job,
                            std::vector<WorkerSlot> workers) const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <set>
 #include <utility>
 
@@ -132,7 +133,7 @@ SchedulerPass Control::TryPlacing(const WaitingJob& job,
 }
 
 absl::StatusOr<v1::PlanJobResponse> Control::MakePlanFor(
-    const Caller& caller, const v1::PlanJobRequest& request) const {
+    const Caller& caller, const v1::PlanJobRequest& request) {
   v1::JobSpec spec = request.spec();
   YamlMarks marks;
   if (request.has_job_yaml()) {
@@ -192,8 +193,11 @@ absl::StatusOr<v1::PlanJobResponse> Control::MakePlanFor(
 
   // Before anything is opened: a refusal must not tell what is where.
   const absl::Status inside = CheckJobPaths(resolved, options_.allowed_roots);
-  if (!inside.ok()) return inside;
-  const ModelFacts facts = LoadModelFacts(resolved.model());
+  if (!inside.ok()) {
+    AuditDenial(caller, "PlanJob", ErrorReason(inside));
+    return inside;
+  }
+  const std::shared_ptr<const ModelFacts> facts = facts_.Load(resolved.model());
   Validated validated = ValidateJob(spec,
                                     {.base_dir = request.base_dir(),
                                      .allowed_roots = options_.allowed_roots,
@@ -201,7 +205,7 @@ absl::StatusOr<v1::PlanJobResponse> Control::MakePlanFor(
                                      .link_domain_size = pool.link_domain_size,
                                      .memory_is_advice = true,
                                      .list_layouts = true},
-                                    &facts);
+                                    facts.get());
   PlaceDiagnostics(marks, kMaxDiagnostics, &validated.diagnostics);
   if (!validated.ok() &&
       !(request.has_hypothetical() && OnlyTheSize(validated.diagnostics))) {
