@@ -65,7 +65,7 @@ class Client(threading.Thread):
                                 "--timeout=2")
 
 
-def run(cycles, seed, clients, folder):
+def run(cycles, minutes, seed, clients, folder):
     made = cluster.Cluster(folder, config="backups { every: '0' }")
     made.write_inputs()
     plan = random.Random(seed)
@@ -82,6 +82,9 @@ def run(cycles, seed, clients, folder):
         for thread in threads:
             thread.start()
         for cycle in range(cycles):
+            if time.monotonic() - begun > minutes * 60:
+                cycles = cycle
+                break
             if plan.random() < 0.5:
                 made.kill_coordinator()
                 before = answered()
@@ -129,11 +132,13 @@ def run(cycles, seed, clients, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cycles", type=int, default=1000)
+    parser.add_argument("--minutes", type=float, default=1e6,
+                        help="fewer cycles where these are over")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--clients", type=int, default=4)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        run(args.cycles, args.seed, args.clients, pathlib.Path(folder))
+        run(args.cycles, args.minutes, args.seed, args.clients, pathlib.Path(folder))
 
 
 if __name__ == "__main__":
