@@ -36,7 +36,8 @@ char* Arena::AllocateOnHost(int64_t bytes) {
   bytes = RoundUp(bytes, kAlignment);
   while (block_ >= blocks_.size() || offset_ + bytes > blocks_[block_].size) {
     if (block_ < blocks_.size()) {
-      earlier_ += blocks_[block_].size;
+      blocks_[block_].used = offset_;
+      earlier_ += offset_;
       ++block_;
       offset_ = 0;
     }
@@ -100,15 +101,15 @@ absl::Status Arena::TakeStatus() {
 void Arena::Release(const Mark& mark) {
   while (block_ > mark.block) {
     --block_;
-    earlier_ -= blocks_[block_].size;
+    earlier_ -= blocks_[block_].used;
   }
   offset_ = mark.offset;
 }
 
 void Arena::Reset() {
   if (blocks_.size() > 1) {
-    // peak_bytes_ counts what was lost at the ends of blocks too, so one block
-    // of that size holds the same step.
+    // Ends of blocks that were left empty do not count: one block of what was
+    // in use holds the same step.
     blocks_.clear();
     AddBlock(peak_bytes_);
   }

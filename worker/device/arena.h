@@ -73,6 +73,7 @@ class Arena {
     std::unique_ptr<char[]> storage;
     char* base = nullptr;  // aligned
     int64_t size = 0;
+    int64_t used = 0;  // of a block before the current one
   };
   void AddBlock(int64_t size);
   char* AllocateOnHost(int64_t bytes);
@@ -84,7 +85,7 @@ class Arena {
   std::unique_ptr<Region> region_;  // CUDA
   size_t block_ = 0;                // current block
   int64_t offset_ = 0;   // free bytes of the current block start here
-  int64_t earlier_ = 0;  // bytes of the blocks before the current one
+  int64_t earlier_ = 0;  // bytes in use in the blocks before the current one
   int64_t num_allocations_ = 0;
   int64_t peak_bytes_ = 0;
   absl::Status status_;
