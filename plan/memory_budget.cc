@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "model/tensor_names.h"
 #include "plan/capacity.h"
+#include "plan/pass_memory.h"
 
 namespace cadre {
 namespace {
@@ -71,6 +72,33 @@ void AddActivations(const MemoryRequest& request, const ModelCounts& counts,
   const double scale = request.constants.weight_bytes / 2 * tokens;
   out.Add("kept activations", kept * scale);
   out.Add("live block", live * scale);
+}
+
+// The same, dispatch buffers and logits included, as the engine allocates it.
+void AddPass(const MemoryRequest& request, const ModelCounts& counts,
+             int64_t slots, Builder& out) {
+  const double tokens = static_cast<double>(request.tokens);
+  const int ranks = request.mesh.expert_parallel_size;
+  // Where all experts are, nothing is out of balance.
+  const double imbalance = ranks > 1 ? request.imbalance : 1.0;
+  const double rows =
+      tokens *
+      std::min<double>(counts.top_k, DedupRowsPerToken(ranks, counts.top_k));
+  const PassMemory pass = MeasurePass(
+      {.model = request.model,
+       .lora = request.lora,
+       .tokens = request.tokens,
+       .element_bytes = static_cast<int64_t>(request.constants.weight_bytes),
+       .replays_blocks = request.recompute != RecomputePolicy::kNone,
+       .expert_pairs =
+           static_cast<int64_t>(std::ceil(imbalance * tokens * counts.top_k)),
+       .dispatch = {.ranks = ranks,
+                    .slots_per_rank = slots / ranks,
+                    .has_copies = slots > counts.num_experts,
+                    .sent_rows = static_cast<int64_t>(rows),
+                    .received_rows = static_cast<int64_t>(imbalance * rows)}});
+  out.Add("kept activations", static_cast<double>(pass.kept + pass.saved));
+  out.Add("live block", static_cast<double>(pass.temporary));
 }
 
 }  // namespace
@@ -141,7 +169,8 @@ MemoryConstants DefaultConstants(MemoryBackend backend, int world_size) {
   return {.weight_bytes = 4,
           .state_bytes = 8,
           .keeps_quantised = false,
-          .context_bytes = 64'000'000};
+          .context_bytes = 64'000'000,
+          .follows_arenas = true};
 }
 
 absl::StatusOr<MemoryBudget> BudgetMemory(const MemoryRequest& request) {
@@ -209,8 +238,12 @@ absl::StatusOr<MemoryBudget> BudgetMemory(const MemoryRequest& request) {
     out.Add("expert gather buffers",
             2 * c.weight_bytes * n.experts_layer * copies / P);
   }
-  AddActivations(request, n, out);
-  if (P > 1) {
+  if (c.follows_arenas) {
+    AddPass(request, n, slots, out);
+  } else {
+    AddActivations(request, n, out);
+  }
+  if (P > 1 && !c.follows_arenas) {
     const double rows = std::min<double>(
         n.top_k, DedupRowsPerToken(request.mesh.expert_parallel_size, n.top_k));
     out.Add("dispatch buffers", 2 * c.weight_bytes * request.headroom *
@@ -219,8 +252,10 @@ absl::StatusOr<MemoryBudget> BudgetMemory(const MemoryRequest& request) {
   if (stored > 0 || (quantised && model.fp8_blocks)) {
     out.Add("dequantisation", 2 * c.weight_bytes * n.experts_layer / P);
   }
-  out.Add("logits", c.weight_bytes * model.vocab_size *
-                        std::min<int64_t>(c.logits_rows, request.tokens));
+  if (!c.follows_arenas) {
+    out.Add("logits", c.weight_bytes * model.vocab_size *
+                          std::min<int64_t>(c.logits_rows, request.tokens));
+  }
   if (full && S > 1) out.Add("head gradient", c.gradient_bytes * n.head);
   out.Add("runtime context", static_cast<double>(c.context_bytes));
   return out.Take();

@@ -60,6 +60,9 @@ struct MemoryConstants {
   // Quantised expert weights stay as they are stored (MXFP4, block FP8).
   bool keeps_quantised = true;
   int64_t context_bytes = 0;
+  // Activations, dispatch and logits are those of the engine's arenas, found by
+  // plan/pass_memory.h; false: from the tables of plan/activation_bytes.h.
+  bool follows_arenas = false;
 };
 // GPU: CUDA's context, and NCCL's windows when there are peers. CPU: f32, whose
 // weights are their own masters; quantised weights are read into f32; the

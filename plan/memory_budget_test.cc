@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
+#include "plan/pass_memory.h"
 
 namespace cadre {
 namespace {
@@ -193,6 +194,25 @@ TEST(BudgetMemory, ADenseWorldHasNoExpertTerms) {
   request.mesh = {.world_size = 4, .fsdp_shard_group_size = 3};
   EXPECT_THAT(BudgetMemory(request),
               StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+// What the CPU engine takes, not the tables of the GPU's kernels.
+TEST(BudgetMemory, OnTheCpuActivationsAreThoseOfTheArenas) {
+  ASSERT_OK_AND_ASSIGN(const ModelSpec model, ParseModelSpec(R"({
+    "model_type": "qwen3_moe", "hidden_size": 32, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+    "moe_intermediate_size": 16, "num_experts": 4,
+    "num_experts_per_tok": 2, "vocab_size": 128})"));
+  MemoryRequest request = Request(model, nullptr, 1, 1, 1, 64);
+  request.constants = DefaultConstants(MemoryBackend::kCpu, 1);
+  request.imbalance = 1.5;  // of no effect where all experts are
+  request.recompute = RecomputePolicy::kNone;
+  ASSERT_OK_AND_ASSIGN(const MemoryBudget budget, BudgetMemory(request));
+  const PassMemory pass =
+      MeasurePass({.model = &model, .tokens = 64, .expert_pairs = 2 * 64});
+  EXPECT_EQ(budget.BytesOf("kept activations"), pass.kept + pass.saved);
+  EXPECT_EQ(budget.BytesOf("live block"), pass.temporary);
+  EXPECT_EQ(budget.BytesOf("logits"), 0);  // among the temporaries
 }
 
 TEST(Activations, SparseIndicesTakeTheSmallestEncoding) {
