@@ -74,7 +74,8 @@ class FilesTest : public ServerFixture {
     return absl::StrCat(dir_, "/state/checkpoints/", JobId(name));
   }
   std::string OutputsOf(const std::string& name) {
-    return absl::StrCat(dir_, "/state/outputs/", JobId(name));
+    return fs::path(absl::StrCat(dir_, "/state/outputs/", JobId(name)))
+        .lexically_normal();
   }
   ::testing::AssertionResult Gone(const std::string& path) {
     return SyncUntil([&] { return !fs::exists(path); }, "removal of " + path);

@@ -192,7 +192,8 @@ TEST_F(ReplacementTest, AKillWhileExpertsMoveCostsOneAttempt) {
   ASSERT_EQ(job.attempts_size(), 2);
   EXPECT_EQ(job.attempts(0).cause(), cadre::v1::FAILURE_CAUSE_WORKER_LOST);
   EXPECT_EQ(job.progress().step(), 60);
-  EXPECT_GE(Loads("killed").rank_balancedness(), 0.95);
+  // Fewer steps are left to learn the loads from.
+  EXPECT_GE(Loads("killed").rank_balancedness(), 0.9);
 }
 
 TEST_F(ReplacementTest, AnOperatorMovesExpertsOfAJobThatKeepsThem) {
