@@ -276,6 +276,10 @@ absl::StatusOr<Server> Server::Start(const ServerOptions& options) {
        {"TOKEN_MISSING", "TOKEN_INVALID", "ROLE_REQUIRED"}) {
     options.metrics->Counter(metric::kAuthDenials, {{"reason", reason}});
   }
+  // All from 0.
+  options.metrics->Gauge(metric::kGrpcInflight);
+  options.metrics->Gauge(metric::kWatchStreams);
+  options.metrics->Histogram(metric::kDatasetValidation);
   const TlsFiles tls = TlsOf(config);
   impl->certificate_hook = ShowCertificateExpiry(
       options.metrics, {.ca = tls.ca, .certificate = tls.certificate});
