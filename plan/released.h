@@ -8,10 +8,9 @@
 
 namespace cadre {
 
-// parallelism.fsdp_shard_group_size and expert_parallel_size above 1: the CPU's
-// engine has them; on GPUs a job uses data parallel workers.
+// parallelism.fsdp_shard_group_size and expert_parallel_size above 1.
 inline bool HybridParallelismReleased(absl::string_view backend) {
-  return backend == "cpu";
+  return backend == "cpu" || backend == "cuda";
 }
 // moe.overflow_policy other than dropless, moe.capacity_factor and
 // moe.z_loss_coef: the GPU's router knows none of them.

@@ -232,6 +232,16 @@ TEST(ValidateJob, EveryLimitNamesItsFieldAndNumbers) {
   }
 }
 
+TEST(ValidateJob, JobsOnGpusMayBeSharded) {
+  v1::JobSpec spec = Minimal();
+  spec.mutable_resources()->set_backend("cuda");
+  spec.mutable_parallelism()->set_fsdp_shard_group_size(2);
+  spec.mutable_parallelism()->set_expert_parallel_size(2);
+  const Validated v = ValidateJob(spec, {}, nullptr);
+  ASSERT_TRUE(v.ok()) << Findings(v);
+  EXPECT_EQ(v.plan.dense_replicas(), 2);
+}
+
 TEST(ValidateJob, FindsAllProblemsInOnePass) {
   v1::JobSpec spec = Minimal();
   spec.set_priority(-1);

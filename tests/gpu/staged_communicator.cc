@@ -13,7 +13,9 @@ namespace {
 class Staged final : public Communicator {
  public:
   Staged(std::unique_ptr<Communicator> host, void* stream)
-      : host_(std::move(host)), stream_(stream) {}
+      : host_(std::move(host)), stream_(stream) {
+    cudaGetDevice(&device_);
+  }
 
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
@@ -81,6 +83,9 @@ class Staged final : public Communicator {
                       "staging a collective");
   }
   absl::Status Before() {
+    // A communication thread comes with another GPU.
+    CADRE_RETURN_IF_ERROR(
+        CudaStatus(cudaSetDevice(device_), "choosing the GPU"));
     return CudaStatus(cudaStreamSynchronize(static_cast<cudaStream_t>(stream_)),
                       "waiting before a collective");
   }
@@ -104,6 +109,7 @@ class Staged final : public Communicator {
 
   const std::unique_ptr<Communicator> host_;
   void* stream_;
+  int device_ = 0;
 };
 
 }  // namespace
