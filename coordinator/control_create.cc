@@ -280,12 +280,7 @@ absl::Status Control::Insert(Store& store, const Caller& caller,
               "job; free space, then retry"),
         absl::Seconds(30));
   }
-  int queued = 0;
-  for (const auto& [id, record] : ledger_.live()) {
-    queued += record->job().owner() == principal &&
-              (record->job().state() == v1::JOB_STATE_QUEUED ||
-               record->job().state() == v1::JOB_STATE_VALIDATING);
-  }
+  const int queued = ledger_.Waiting(principal);
   if (queued >= options_.max_queued_jobs) {
     absl::Status status = Error(
         absl::StatusCode::kResourceExhausted, "QUOTA_QUEUED_JOBS",

@@ -75,6 +75,11 @@ RecordPtr Ledger::Find(const std::string& id) const {
   return it == jobs_.end() ? nullptr : it->second;
 }
 
+int Ledger::Waiting(const std::string& owner) const {
+  const auto it = waiting_.find(owner);
+  return it == waiting_.end() ? 0 : it->second;
+}
+
 absl::Status Ledger::Apply(Trigger trigger, const std::string& message,
                            JobChange* change) {
   v1::Job& job = change->job();
@@ -157,9 +162,16 @@ void Ledger::Replace(const std::string& id, const RecordPtr& before,
                      const RecordPtr& after) {
   const auto add = [this](const RecordPtr& record, int count) {
     if (record == nullptr) return;
-    by_state_[record->job().state()] += count;
-    if (record->job().has_queue_reason()) {
-      by_reason_[record->job().queue_reason().code()] += count;
+    const v1::Job& job = record->job();
+    by_state_[job.state()] += count;
+    if (job.state() == v1::JOB_STATE_QUEUED ||
+        job.state() == v1::JOB_STATE_VALIDATING) {
+      const auto waiting = waiting_.try_emplace(job.owner(), 0).first;
+      waiting->second += count;
+      if (waiting->second == 0) waiting_.erase(waiting);
+    }
+    if (job.has_queue_reason()) {
+      by_reason_[job.queue_reason().code()] += count;
     }
   };
   add(before, -1);

@@ -45,6 +45,8 @@ class Ledger {
   const std::map<std::string, RecordPtr>& jobs() const { return jobs_; }
   // Those that have not ended: what a round of judging looks at.
   const std::map<std::string, RecordPtr>& live() const { return live_; }
+  // The owner's jobs in VALIDATING and QUEUED.
+  int Waiting(const std::string& owner) const;
   int64_t NextSequence() const { return last_sequence_ + 1; }
 
   // Moves the job by the table of job.h: state, times, STATE_CHANGED event. The
@@ -82,6 +84,7 @@ class Ledger {
   std::map<std::string, int> by_reason_;
   std::map<std::string, RecordPtr> before_group_;     // null: did not exist
   std::map<std::string, absl::Duration> recovering_;  // since, monotonic
+  std::map<std::string, int> waiting_;                // by owner
   int64_t last_sequence_ = 0;
 };
 
