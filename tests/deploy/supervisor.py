@@ -175,6 +175,7 @@ class Unit:
             if ready and now > alive_at + self._seconds("WatchdogSec"):
                 self._ready.clear()
                 os.killpg(self.process.pid, signal.SIGABRT)
+                os.killpg(self.process.pid, signal.SIGCONT)
                 return "WatchdogSec"
         self._ready.clear()
         return ""
