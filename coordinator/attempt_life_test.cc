@@ -139,6 +139,7 @@ TEST_F(AttemptTest, AJobGoesOnWithFewerWorkersAfterAWhile) {
     clock_.Advance(absl::Seconds(1));
     SyncAll();
   }
+  ASSERT_TRUE(SyncUntilState(name, v1::JOB_STATE_RECOVERING));
   v1::Job job = Get(name);
   EXPECT_EQ(job.failure().cause(), v1::FAILURE_CAUSE_WORKER_LOST);
   EXPECT_EQ(job.attempt_epoch(), 1) << "it waits for a replacement first";

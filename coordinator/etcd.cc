@@ -82,7 +82,8 @@ absl::StatusOr<std::unique_ptr<Etcd>> Etcd::Connect(
         Annotate(ParseAddress(address).status(), "election.endpoints"));
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+    // In truth the time that one attempt to connect may take.
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     const auto channel =

@@ -31,7 +31,11 @@ const std::set<std::string>& Exempt() {
       // A file system of its own would have to be filled.
       "BackupState RESOURCE_EXHAUSTED",
       // tests/fault cuts real workers off; CommonCodes has both for Sync.
-      "Sync UNAVAILABLE", "Sync DEADLINE_EXCEEDED"};
+      "Sync UNAVAILABLE", "Sync DEADLINE_EXCEEDED",
+      // expert_plan_test has jobs with experts in these states.
+      "RebalanceExperts FAILED_PRECONDITION NO_EXPERTS",
+      "RebalanceExperts FAILED_PRECONDITION NO_LOADS",
+      "RebalanceExperts FAILED_PRECONDITION REBALANCE_PENDING"};
   return *kExempt;
 }
 
@@ -162,6 +166,10 @@ void StatusCodesTest::Verbs() {
   late(&Jobs::CancelJob, "CancelJob", v1::CancelJobRequest());
   late(&Jobs::PauseJob, "PauseJob", v1::PauseJobRequest());
   late(&Jobs::ResumeJob, "ResumeJob", v1::ResumeJobRequest());
+  v1::RebalanceExpertsRequest move;
+  move.set_name("jobs/none");
+  Try(&Jobs::RebalanceExperts, "RebalanceExperts", move);
+  late(&Jobs::RebalanceExperts, "RebalanceExperts", move);
   auto next = Request(6);
   std::string yaml = next.job_yaml();
   yaml.replace(yaml.find("checkpoint:\n"), 12,
@@ -219,7 +227,7 @@ void StatusCodesTest::Downloads() {
       Download(EndedJob("large") + "/artifacts/adapter", file));
   // Readers that do not read: each holds its stream open.
   workers_[0]->claimed_bytes = 0;
-  workers_[0]->content.assign(8 << 20, 'x');
+  workers_[0]->content.assign(64 << 20, 'x');
   const std::string slow = EndedJob("slow") + "/artifacts/adapter";
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
   std::vector<std::unique_ptr<grpc::ClientReader<v1::DownloadArtifactResponse>>>

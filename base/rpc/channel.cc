@@ -1,6 +1,7 @@
 #include "base/rpc/channel.h"
 
 #include <grpcpp/create_channel.h>
+#include <grpcpp/resource_quota.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/server_builder.h>
 #include <grpcpp/support/channel_arguments.h>
@@ -170,8 +171,9 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   // gRPC's own reconnect back-off grows to 2 minutes; a coordinator that comes
-  // back is wanted within seconds.
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 200);
+  // back is wanted within seconds. What is called the least back-off is really
+  // the time that one attempt to connect may take.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
@@ -216,6 +218,10 @@ void ApplyServerSettings(grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder->SetMaxSendMessageSize(kMaxMessageBytes);
+  // gRPC refuses a message that is too large only once it is in memory. With a
+  // quota the transport gives such a stream up on the way.
+  builder->SetResourceQuota(
+      grpc::ResourceQuota("server").Resize(kTransportBytes));
 }
 
 }  // namespace cadre

@@ -27,6 +27,8 @@ inline constexpr int kMaxConnectionAgeMs = 30 * 60'000;
 inline constexpr int kMaxConnectionAgeGraceMs = 60'000;
 // Sync carries checkpoint file lists and expert loads.
 inline constexpr int kMaxMessageBytes = 16 << 20;
+// What a server's connections may hold in buffers, all together.
+inline constexpr size_t kTransportBytes = size_t{128} << 20;
 
 struct ChannelOptions {
   // "127.0.0.1:8470", or several joined by commas of which one serves at a
