@@ -74,7 +74,7 @@ small=(--set training.epochs=2)
 if [[ " $parts " == *" layouts "* ]]; then
   for dtype in fp32 bf16; do
     for method in lora full; do
-      options=("${small[@]}" --set model.dtype=$dtype --set tuning.method=$method)
+      options=("${small[@]}" --set "model.dtype=$dtype" --set "tuning.method=$method")
       [ $method = full ] && options+=(--set training.learning_rate=1e-3)
       for layout in 1-1-1 2-1-1 2-2-1 2-1-2 2-2-2; do
         IFS=- read -r workers shards experts <<<"$layout"
