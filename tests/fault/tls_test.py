@@ -151,7 +151,9 @@ allowed_roots: "{self.folder}/roots"
              "te: trailers", "-D", "-",
              f"https://127.0.0.1:{self.port}/cadre.v1.JobService/CreateJob"],
             cwd=self.folder, capture_output=True, text=True, check=False)
-        self.assertIn("grpc-status: 8", result.stdout, result.stderr)
+        # Refused whole, or cut off on the way once its buffers are full.
+        self.assertTrue(result.returncode != 0 or
+                        "grpc-status: 8" in result.stdout, result.stdout)
         status = pathlib.Path(
             f"/proc/{self.coordinator.child.pid}/status").read_text()
         peak = int(status.split("VmHWM:")[1].split()[0])
