@@ -59,7 +59,7 @@ class MeshTrainingTest : public TrainerTest {
   static const std::vector<Layout>& Layouts() {
     static const auto* const layouts =
         new std::vector<Layout>{{2, 2, 1}, {4, 1, 4}, {4, 2, 1}, {4, 4, 1},
-                                {4, 1, 1}, {2, 1, 2}, {4, 2, 2}};
+                                {4, 1, 1}, {2, 1, 2}, {2, 2, 2}, {4, 2, 2}};
     return *layouts;
   }
 };
