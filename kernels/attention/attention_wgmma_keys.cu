@@ -226,8 +226,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     WgmmaWait<0>();
     Pin(dv);
     Pin(dk);
-    // Every reader of lse and Delta arrives for itself: one arrival a warp would
-    // do as well, but racecheck does not follow that and reports hazards.
+    // Every reader of lse and Delta arrives for itself: one arrival a warp
+    // would do as well, but racecheck does not follow that and reports hazards.
     BarrierArrive(&empty[ring.stage]);
     ring.Advance();
     query += kQueries;
