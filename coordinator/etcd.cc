@@ -29,6 +29,7 @@ constexpr absl::Duration kPerEndpoint = absl::Milliseconds(700);
 struct Etcd::Impl {
   struct Endpoint {
     std::string address;
+    std::shared_ptr<grpc::Channel> channel;
     std::unique_ptr<pb::KV::Stub> kv;
     std::unique_ptr<pb::Lease::Stub> lease;
   };
@@ -46,11 +47,18 @@ struct Etcd::Impl {
       const size_t index = (first + i) % endpoints.size();
       const Endpoint& endpoint = endpoints[index];
       grpc::ClientContext context;
+      // gRPC goes on connecting only while someone waits for it: calls that
+      // fail at once would leave each attempt lying until its time is over.
+      context.set_wait_for_ready(true);
       context.set_deadline(absl::ToChronoTime(
           endpoints.size() == 1
               ? deadline
               : std::min(deadline, absl::Now() + kPerEndpoint)));
       last = FromGrpcStatus(call(&context, endpoint));
+      if (absl::IsDeadlineExceeded(last) &&
+          endpoint.channel->GetState(false) != GRPC_CHANNEL_READY) {
+        last = absl::UnavailableError("cannot connect");
+      }
       if (!absl::IsUnavailable(last) && !absl::IsDeadlineExceeded(last)) {
         preferred = index;
         if (last.ok()) return last;
@@ -89,6 +97,7 @@ absl::StatusOr<std::unique_ptr<Etcd>> Etcd::Connect(
     const auto channel =
         grpc::CreateCustomChannel(address, credentials, arguments);
     impl->endpoints.push_back({.address = address,
+                               .channel = channel,
                                .kv = pb::KV::NewStub(channel),
                                .lease = pb::Lease::NewStub(channel)});
   }

@@ -6,14 +6,17 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "coordinator/etcd.h"
 
 namespace cadre::testing {
 namespace {
@@ -111,7 +114,39 @@ absl::StatusOr<int> FreePort() {
   return ntohs(address.sin_port);
 }
 
+// In memory where there is room: etcd syncs every write, and a disk that is
+// busy with something else can hold one up for longer than a lease lives.
+std::string EtcdDir(const std::string& fallback) {
+  constexpr uintmax_t kRoom = 512 << 20;  // its log alone takes 2 * 64 MB
+  std::error_code error;
+  const fs::space_info shm = fs::space("/dev/shm", error);
+  if (!error && shm.available >= kRoom) {
+    std::string dir = "/dev/shm/cadre-etcd-XXXXXX";
+    if (mkdtemp(dir.data()) != nullptr) return dir;
+  }
+  return fallback + "/etcd";
+}
+
+absl::Status WaitForEtcd(const std::string& address) {
+  CADRE_ASSIGN_OR_RETURN(const auto etcd,
+                         coordinator::Etcd::Connect({.endpoints = {address}}));
+  const absl::Time deadline = absl::Now() + absl::Minutes(2);
+  absl::Status status;
+  do {
+    status = etcd->GrantLease(absl::Seconds(1), absl::Seconds(5)).status();
+    if (status.ok()) return status;
+    absl::SleepFor(absl::Milliseconds(10));
+  } while (absl::Now() < deadline);
+  return status;
+}
+
 }  // namespace
+
+Cluster::~Cluster() {
+  etcd_.Kill();
+  std::error_code ignored;
+  if (!etcd_dir_.empty()) fs::remove_all(etcd_dir_, ignored);
+}
 
 std::string Cluster::PortsFile(int number) const {
   return absl::StrCat(dir_, "/coordinator-", number, ".ports");
@@ -127,6 +162,7 @@ std::string Cluster::Addresses() const {
 }
 
 absl::Status Cluster::StartEtcd() {
+  etcd_dir_ = EtcdDir(dir_);
   CADRE_ASSIGN_OR_RETURN(const int client, FreePort());
   CADRE_ASSIGN_OR_RETURN(const int peer, FreePort());
   etcd_address_ = absl::StrCat("127.0.0.1:", client);
@@ -135,11 +171,12 @@ absl::Status Cluster::StartEtcd() {
   CADRE_ASSIGN_OR_RETURN(
       etcd_,
       Process::Start(
-          {kEtcd, "--name", "one", "--data-dir", dir_ + "/etcd",
+          {kEtcd, "--name", "one", "--data-dir", etcd_dir_,
            "--listen-client-urls", client_url, "--advertise-client-urls",
            client_url, "--listen-peer-urls", peer_url,
            "--initial-advertise-peer-urls", peer_url, "--initial-cluster",
-           "one=" + peer_url, "--logger", "zap", "--log-level", "error"}));
+           "one=" + peer_url, "--logger", "zap", "--log-level", "warn"}));
+  CADRE_RETURN_IF_ERROR(WaitForEtcd(etcd_address_));
   // Others must know the addresses before the coordinators serve.
   for (Coordinator& coordinator : coordinators_) {
     CADRE_ASSIGN_OR_RETURN(coordinator.port, FreePort());

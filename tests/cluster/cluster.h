@@ -20,9 +20,10 @@ class Cluster {
  public:
   // Everything is kept below `dir`, which must be empty.
   explicit Cluster(std::string dir) : dir_(std::move(dir)) {}
+  ~Cluster();
 
   // From now on the coordinators share their state, and a real etcd settles
-  // which of two is active. Before the first of them.
+  // which of two is active. Returns once it answers. Before the first of them.
   absl::Status StartEtcd();
   // The first start picks a port, later ones take it again. Returns once it
   // serves; with etcd only if `wait`.
@@ -54,7 +55,7 @@ class Cluster {
 
   const std::string dir_;
   Process etcd_;
-  std::string etcd_address_;  // empty: one coordinator
+  std::string etcd_dir_, etcd_address_;  // empty: one coordinator
   std::array<Coordinator, 2> coordinators_;
   std::vector<Process> workers_;
   std::unique_ptr<client::JobClient> client_;
