@@ -1,171 +1,18 @@
 // Training over meshes on GPUs: what a step does must not depend on who holds
-// which part of the model. With one GPU the ranks share it and their
-// collectives go through the host; with two or more, each has its own and they
-// go through NCCL.
+// which part of the model.
 
-#include <cstdlib>
 #include <cstring>
 #include <string>
-#include <utility>
 
-#include "tests/gpu/device_tensor.h"
-#include "tests/gpu/staged_communicator.h"
-#include "worker/comm/nccl_communicator.h"
-#include "worker/comm/rendezvous_store.h"
-#include "worker/device/device.h"
-#include "worker/train/trainer_fixture.h"
+#include "tests/gpu/mesh_fixture.h"
 
 namespace cadre {
 namespace {
 
-using testing::Must;
-
-// kTinyConfig, wide enough for rows to spread over all experts.
-constexpr char kConfig[] = R"({
-  "model_type": "kimi_linear", "hidden_size": 64, "vocab_size": 48,
-  "num_hidden_layers": 3,
-  "layer_types": ["linear_attention", "full_attention", "linear_attention"],
-  "mlp_layer_types": ["dense", "sparse", "sparse"], "intermediate_size": 96,
-  "moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_token": 3,
-  "num_shared_experts": 1, "routed_scaling_factor": 1.5,
-  "moe_renormalize": true, "num_expert_group": 1, "topk_group": 1,
-  "linear_attn_config": {"num_heads": 2, "head_dim": 32,
-    "short_conv_kernel_size": 4, "kda_layers": [1, 3], "full_attn_layers": [2]},
-  "linear_num_heads": 2, "linear_head_dim": 32, "linear_conv_kernel_dim": 4,
-  "num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": null,
-  "kv_lora_rank": 32, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16,
-  "v_head_dim": 32, "head_dim": 16, "rms_norm_eps": 1e-5, "hidden_act": "silu",
-  "tie_word_embeddings": false, "pad_token_id": 0,
-  "model_max_length": 1024})";
-
-struct Layout {
-  int ranks = 1, shards = 1, experts = 1;
-};
-
-class MeshCudaTest : public TrainerTest,
+class MeshCudaTest : public MeshCudaFixture,
                      public ::testing::WithParamInterface<DType> {
  protected:
-  void SetUp() override {
-    // Ranks are threads here, and NCCL would have one read the memory of the
-    // other, which an arena does not open to it.
-    setenv("NCCL_P2P_DIRECT_DISABLE", "1", 1);
-    for (int gpu = 0;; ++gpu) {
-      const auto device = OpenCudaDevice(gpu);
-      if (!device.ok()) {
-        if (gpu == 0) {
-          GTEST_SKIP() << "no GPU: " << std::string(device.status().message());
-        }
-        return;
-      }
-      num_gpus_ = gpu + 1;
-    }
-  }
-
-  TrainerOptions OptionsOf(const Layout& layout, TuningOptions::Method method) {
-    TrainerOptions options = Options(layout.ranks, method);
-    options.mesh.fsdp_shard_group_size = layout.shards;
-    options.mesh.expert_parallel_size = layout.experts;
-    options.model.activation_checkpointing = true;
-    return options;
-  }
-
-  static TrainerInputs InputsOn(const Exec& exec, const TrainerOptions& o) {
-    TrainerInputs inputs;
-    inputs.exec = exec;
-    inputs.config_json = kConfig;
-    inputs.base_fingerprint = "tiny";
-    const ModelSpec spec = Must(ParseModelSpec(kConfig));
-    ModelOptions model;
-    model.exec = exec;
-    model.dtype = GetParam();
-    model.overlap_dispatch = true;
-    model.activation_checkpointing = o.model.activation_checkpointing;
-    if (o.tuning.method == kLora) {
-      model.lora =
-          Must(PlanLora(spec, {.rank = o.tuning.lora_rank,
-                               .alpha = o.tuning.lora_alpha,
-                               .targets = o.tuning.lora_target_modules}));
-      inputs.adapter = std::make_unique<PeftAdapter>();
-      inputs.adapter->plan = *model.lora;
-    }
-    Must(PlaceModel(spec, Must(Mesh::Create(o.mesh)), o.rank, &model));
-    inputs.model = Must(Model::Create(spec, std::move(model)));
-    Must(inputs.model->InitWeights(11));
-    Must(inputs.model->InitAdapter(12));
-    inputs.train = Data(o, 40);
-    inputs.eval = Data(o, 9);
-    return inputs;
-  }
-
-  // Trains and exports; weights of the result are not read.
-  std::vector<std::unique_ptr<RankRun>> RunOnGpus(const TrainerOptions& options,
-                                                  int64_t stop_at = -1) {
-    const int ranks = options.mesh.world_size;
-    const bool nccl = ranks > 1 && num_gpus_ >= ranks;
-    auto local =
-        CreateLocalCommunicators(ranks, {.timeout = absl::Seconds(50)});
-    InMemoryStore store;
-    std::vector<std::unique_ptr<RankRun>> runs;
-    for (int r = 0; r < ranks; ++r) runs.push_back(std::make_unique<RankRun>());
-    runs.back()->observer.stop_at = stop_at;
-    std::vector<std::thread> threads;
-    for (int r = 0; r < ranks; ++r) {
-      threads.emplace_back([&, r] {
-        RankRun& run = *runs[r];
-        TrainerOptions mine = options;
-        mine.rank = r;
-        const auto device = Must(OpenCudaDevice(r % num_gpus_));
-        const Exec exec = device->exec();
-        TrainerInputs inputs = InputsOn(exec, mine);
-        std::unique_ptr<Communicator> world =
-            nccl ? Must(CreateNcclCommunicator({.rank = r,
-                                                .size = ranks,
-                                                .exec = exec,
-                                                .key_prefix = "t/",
-                                                .timeout = absl::Seconds(50)},
-                                               &store))
-                 : testing::StageOnHost(std::move(local[r]), exec.stream);
-        auto trainer = Trainer::Create(mine, std::move(inputs),
-                                       std::move(world), &run.observer);
-        run.status = trainer.status();
-        if (!trainer.ok()) return;
-        const auto outcome = (*trainer)->Train();
-        run.status = outcome.status();
-        if (!outcome.ok() || *outcome == TrainOutcome::kStopped) return;
-        run.status = (*trainer)->Export().status();
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    return runs;
-  }
-
-  double LossTolerance() const {
-    return GetParam() == DType::kF32 ? 3e-5 : 2e-2;
-  }
-  void ExpectSameLosses(const RankRun& a, size_t first, const RankRun& b) {
-    ASSERT_EQ(a.observer.steps.size(), first + b.observer.steps.size());
-    for (size_t i = 0; i < b.observer.steps.size(); ++i) {
-      const StepMetrics& x = a.observer.steps[first + i];
-      const StepMetrics& y = b.observer.steps[i];
-      EXPECT_NEAR(x.loss, y.loss, LossTolerance() * x.loss) << "step " << i;
-      EXPECT_NEAR(x.grad_norm, y.grad_norm, 50 * LossTolerance() * x.grad_norm)
-          << "step " << i;
-      EXPECT_EQ(x.targets, y.targets);
-    }
-  }
-
-  static Weights AdapterOf(const std::string& dir) {
-    const ModelSpec spec = Must(ParseModelSpec(kConfig));
-    const PeftAdapter adapter = Must(ReadPeftAdapter(dir, spec));
-    Weights out;
-    for (size_t i = 0; i < adapter.plan.modules.size(); ++i) {
-      out[adapter.plan.modules[i].a_name()] = adapter.weights[i].a;
-      out[adapter.plan.modules[i].b_name()] = adapter.weights[i].b;
-    }
-    return out;
-  }
-
-  int num_gpus_ = 0;
+  MeshCudaTest() : MeshCudaFixture(GetParam()) {}
 };
 
 TEST_P(MeshCudaTest, EveryLayoutTrainsTheSame) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "tests/gpu/runtime_calls.h"
 #include "worker/device/cuda_status.h"
 
 namespace cadre::testing {
@@ -91,6 +92,7 @@ class Staged final : public Communicator {
   }
   template <typename T, typename Call>
   absl::Status InPlace(absl::Span<T> data, Call call) {
+    const Uncounted staging;
     CADRE_RETURN_IF_ERROR(Before());
     std::vector<T> all(data.size());
     CADRE_RETURN_IF_ERROR(Copy<T>(data.data(), all.data(), all.size()));
@@ -100,6 +102,7 @@ class Staged final : public Communicator {
   template <typename T, typename Call>
   absl::Status Through(absl::Span<const T> send, absl::Span<T> recv,
                        Call call) {
+    const Uncounted staging;
     CADRE_RETURN_IF_ERROR(Before());
     std::vector<T> in(send.size()), out(recv.size());
     CADRE_RETURN_IF_ERROR(Copy<T>(send.data(), in.data(), in.size()));
