@@ -115,6 +115,18 @@ void TakeSealed(const v1::CheckpointSealed& sealed, absl::Time now,
       {{"step", absl::StrCat(sealed.step())}, {"path", sealed.storage_path()}});
 }
 
+// Neither that save nor an older one will be sealed any more.
+void TakeFailed(const v1::CheckpointFailed& failed, JobChange* change) {
+  auto* pending = change->record.mutable_pending_saves();
+  for (int i = pending->size() - 1; i >= 0; --i) {
+    if ((*pending)[i].step() > failed.step()) continue;
+    Remember((*pending)[i].storage_path(), &change->record);
+    pending->DeleteSubrange(i, 1);
+  }
+  change->AddEvent(v1::Event::SEVERITY_WARN, "CHECKPOINT_FAILED",
+                   failed.reason(), {{"step", absl::StrCat(failed.step())}});
+}
+
 void TakeArtifact(const v1::ArtifactWritten& written, JobChange* change) {
   const std::string name =
       absl::StrCat(change->job().name(), "/artifacts/", written.kind());
@@ -281,6 +293,9 @@ void ApplyReport(const v1::Report& report, int rank, absl::Time now,
       break;
     case v1::Report::kCheckpointSealed:
       if (rank == 0) TakeSealed(report.checkpoint_sealed(), now, change);
+      break;
+    case v1::Report::kCheckpointFailed:
+      if (rank == 0) TakeFailed(report.checkpoint_failed(), change);
       break;
     case v1::Report::kEvent:
       change->AddEvent(

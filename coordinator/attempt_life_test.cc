@@ -352,6 +352,20 @@ INSTANTIATE_TEST_SUITE_P(Phases, RestartTest,
                                            Phase::kReady, Phase::kRunning,
                                            Phase::kSealing, Phase::kExporting));
 
+TEST_F(AttemptTest, ASaveThatCannotBeSealedHoldsNothingUp) {
+  AddWorkers(2);
+  WarmUp();
+  for (auto& worker : workers_) worker->seals_fail = true;
+  const std::string name = MustCreate(2, 10);
+  ASSERT_TRUE(SyncUntilState(name, v1::JOB_STATE_SUCCEEDED));
+  EXPECT_FALSE(Get(name).has_latest_checkpoint());
+  int failed = 0;
+  for (const auto& message : Watch(name, 0, true)) {
+    failed += message.event().type() == "CHECKPOINT_FAILED";
+  }
+  EXPECT_GT(failed, 0);
+}
+
 TEST_F(AttemptTest, AfterARestartThereAreNoVerdictsForOneLease) {
   AddWorkers(2);
   WarmUp();

@@ -37,6 +37,7 @@ class FakeWorker {
   bool hold_prepare = false;
   bool hold_export = false;
   bool seals = true;
+  bool seals_fail = false;
   // Leaves the adapter and the sealed checkpoints on disk, each a manifest and
   // one file with `content`.
   bool writes_files = false;
@@ -131,6 +132,12 @@ class FakeWorker {
 
   void Seal(const v1::SyncResponse& reply) {
     sealed_ = reply.seal_checkpoint();
+    if (seals_fail) {
+      auto* failed = AddReport()->mutable_checkpoint_failed();
+      failed->set_step(sealed_);
+      failed->set_reason("no such file");
+      return;
+    }
     auto* sealed = AddReport()->mutable_checkpoint_sealed();
     sealed->set_step(sealed_);
     sealed->set_storage_path(Folder(sealed_));

@@ -432,9 +432,11 @@ void SessionObserver::Seal(const SealRequest& request) {
   const absl::StatusOr<SealedCheckpoint> sealed = SealCheckpoint(dir, manifest);
   if (!sealed.ok()) {
     metrics_->CountFailedSave();
-    ReportEvent(Event::SEVERITY_WARN, "CHECKPOINT_FAILED",
-                absl::StrCat("sealing ", dir, ": ",
-                             std::string(sealed.status().message())));
+    Report report;
+    auto* failed = report.mutable_checkpoint_failed();
+    failed->set_step(request.step);
+    failed->set_reason(std::string(sealed.status().message()));
+    link_->AddReport(std::move(report));
     return;
   }
   Report report;

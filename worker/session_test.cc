@@ -375,7 +375,7 @@ TEST_F(SessionTest, ASealThatFailsIsAnEventAndTrainingGoesOn) {
   EXPECT_EQ(Run().result(), EndedState::RESULT_DONE);
   int failed = 0;
   for (const Report& report : sent_) {
-    failed += report.event().type() == "CHECKPOINT_FAILED";
+    failed += report.checkpoint_failed().step() == saved.step;
   }
   EXPECT_EQ(failed, 1);
 }

@@ -137,7 +137,10 @@ absl::StatusOr<SealedCheckpoint> SealCheckpoint(
     const auto size = fs::file_size(path, error);
     if (error) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "cannot seal ", dir, ": ", file.path, ": ", error.message()));
+          "cannot seal ", dir, ": ", file.path, ": ", error.message(),
+          error == std::errc::no_such_file_or_directory
+              ? " (all workers must share the storage of checkpoints_dir)"
+              : ""));
     }
     if (static_cast<int64_t>(size) != file.bytes) {
       return absl::FailedPreconditionError(
