@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
+#include "base/version.h"
 #include "client/commands/commands.h"
 #include "client/exit_codes.h"
 
@@ -369,6 +370,7 @@ int RunCli(int argc, char** argv) {
   CLI::App app("Cadre: fine-tuning of sparse mixture-of-experts models.",
                "cadre");
   app.require_subcommand(1);
+  app.set_version_flag("--version", kVersion);
   Globals globals;
   AddGlobals(&app, &globals);
   Commands commands(&app);

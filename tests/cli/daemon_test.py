@@ -82,6 +82,7 @@ class Reach(harness.TestCase):
             self.assertNotEqual(result.stderr + result.stdout, "")
         self.assertEqual(harness.cadre(self.folder, "--help").returncode, 0)
         self.assertEqual(harness.cadre(self.folder, "version").returncode, 0)
+        self.assertEqual(harness.cadre(self.folder, "--version").returncode, 0)
 
 
 class Data(harness.TestCase):

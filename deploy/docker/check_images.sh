@@ -1,0 +1,120 @@
+#!/bin/bash
+# Builds the images `coordinator` and `worker-cpu` from the Dockerfile and runs a
+# job in containers of them, one of whose workers is killed on the way. Needs no
+# container engine and no registry: buildah builds and runs, with chroot alone,
+# on a base image made by debootstrap.
+#
+#   sudo deploy/docker/check_images.sh --bin DIR   with the programs in DIR
+#   sudo deploy/docker/check_images.sh             compiles them in the image, too
+#
+# Exits 77 where a container cannot be run at all.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+bin=
+case "${1:-}" in
+  --bin) bin=$(realpath "${2:?--bin needs a folder}") ;;
+  "") ;;
+  *) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"; exit 2 ;;
+esac
+[ "$(id -u)" = 0 ] || { echo "skipped: needs root" >&2; exit 77; }
+. tools/setup.sh
+install_packages <(printf 'buildah\ndebootstrap\n')
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/cadre-images.XXXXXX")
+export BUILDAH_ISOLATION=chroot
+image() { buildah --storage-driver vfs --root "$work/storage" --runroot "$work/run" "$@"; }
+pids=()
+stop() {
+  status=$?
+  trap - EXIT INT TERM
+  [ ${#pids[@]} -gt 0 ] && kill -TERM "${pids[@]}" 2>/dev/null
+  wait 2>/dev/null || true
+  [ $status = 0 ] || [ $status = 77 ] || tail -n 8 "$work"/*.log >&2 || true
+  # Whatever a container left mounted must not be deleted through.
+  mount_points=$(awk -v work="$work/" 'index($5, work) == 1 { print $5 }' /proc/self/mountinfo | sort -r)
+  for point in $mount_points; do umount -l "$point" || true; done
+  rm -rf --one-file-system "$work"
+  exit $status
+}
+trap stop EXIT
+trap 'exit 130' INT TERM
+
+echo "== base image"
+mirror=$(sed -n 's/^\(deb\|URIs:\) *\([^ ]*\).*/\2/p' /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | grep -m 1 -v security || true)
+debootstrap --variant=minbase bookworm "$work/base" "${mirror:-http://deb.debian.org/debian}" >"$work/debootstrap.log" 2>&1 ||
+  { tail -n 3 "$work/debootstrap.log" >&2; echo "skipped: debootstrap makes no Debian root here" >&2; exit 77; }
+# The machine's own way to its packages: mirrors, proxies.
+cp -r /etc/apt/. "$work/base/etc/apt/"
+container=$(image from scratch)
+image add "$container" "$work/base" / >/dev/null
+image run "$container" -- true ||
+  { echo "skipped: no container can be run here" >&2; exit 77; }
+image commit --quiet "$container" localhost/base >/dev/null
+image rm "$container" >/dev/null
+rm -rf --one-file-system "$work/base"
+
+echo "== images"
+options=(--quiet --build-arg BASE=localhost/base -f deploy/docker/Dockerfile)
+if [ -n "$bin" ]; then
+  mkdir -p "$work/context/out"
+  for program in coordinator/cadre-coordinator worker/cadre-worker client/cadre; do
+    strip -o "$work/context/out/${program#*/}" "$bin/$program"
+  done
+  options+=(--build-context "build=$work/context")
+fi
+for target in coordinator worker-cpu; do
+  image build "${options[@]}" --target $target -t "localhost/$target" . >"$work/build.log" 2>&1
+  user=$(image inspect --type image --format '{{.OCIv1.Config.User}}' "localhost/$target")
+  [ "$user" = 10001:10001 ] || { echo "error: image $target runs as '$user'" >&2; exit 1; }
+  echo "$target: $(image images --format '{{.Size}}' "localhost/$target")"
+done
+
+echo "== a job in containers"
+run=$work/shared
+install -d -o 10001 -g 10001 "$run"
+cp -r examples "$run/"
+chown -R 10001:10001 "$run/examples"
+# start NAME IMAGE PROGRAM ARGUMENT...: in a container of its own; pid in $pid.
+start() {
+  local name=$1 container
+  container=$(image from --name "$1" "localhost/$2")
+  image run --volume "$run:/srv/cadre" "$container" -- "${@:3}" >"$work/$name.log" 2>&1 &
+  pid=$!
+  pids+=("$pid")
+}
+until_true() { # until_true SECONDS COMMAND...
+  local end=$((SECONDS + $1))
+  shift
+  until "$@" >/dev/null 2>&1; do
+    [ $SECONDS -lt $end ] || { echo "waited in vain for: $*" >&2; return 1; }
+    sleep 0.2
+  done
+}
+# Every container writes there, as the pods do.
+echo 'checkpoints_dir: "/srv/cadre/checkpoints"' >"$run/coordinator.textproto"
+start coordinator coordinator cadre-coordinator --config=/srv/cadre/coordinator.textproto --insecure --listen=127.0.0.1:0 --metrics-listen=off \
+  --health-listen=off --state-dir=/var/lib/cadre-coordinator --ports-file=/srv/cadre/ports
+until_true 30 test -s "$run/ports"
+address=127.0.0.1:$(sed -n 's/^api=//p' "$run/ports")
+worker() { # worker NAME ID
+  start "$1" worker-cpu cadre-worker --insecure --coordinator="$address" --worker-id="$2" --device=cpu \
+    --metrics-listen=off --health-listen=off
+}
+worker worker-0 image.0
+worker worker-1 image.1
+victim=$pid
+client=$(image from --name client localhost/coordinator)
+cadre() { image run --volume "$run:/srv/cadre" --env "CADRE_ADDRESS=$address" "$client" -- cadre "$@"; }
+cadre --version
+job=$(cadre submit /srv/cadre/examples/lora.yaml --set output.dir=/srv/cadre/adapter --json |
+  python3 -c 'import json, sys; print(json.loads(sys.stdin.readline())["name"].split("/")[1])')
+stepped() { cadre get "$job" --json | python3 -c 'import json, sys; sys.exit(not int(json.load(sys.stdin)["progress"]["step"]))'; }
+until_true 120 stepped
+# As if its pod were killed: the process in the container, then another one.
+pkill -KILL -f -- '--worker-id=image.1' || { echo "error: no worker to kill" >&2; exit 1; }
+wait "$victim" || true
+worker worker-1-again image.1
+cadre watch "$job"
+cadre get "$job" --json | grep -q SUCCEEDED
+[ -s "$run/adapter/adapter_model.safetensors" ] || { echo "error: no adapter in $run/adapter" >&2; exit 1; }
+echo "images ok"
