@@ -25,6 +25,29 @@ std::string WorkerOf(const JobRecord& record, int rank) {
                       record.members(rank).worker_id(), ")");
 }
 
+std::string SilentFor(const RankView& rank) {
+  return absl::StrCat(
+      "has not called for ",
+      absl::FormatDuration(absl::Trunc(rank.silent, absl::Seconds(1))));
+}
+
+// Of the ranks that have missed a call and have not said that they ended; -1:
+// none.
+int LongestSilent(const GangView& gang, const Timeouts& timeouts) {
+  int longest = -1;
+  for (size_t i = 0; i < gang.ranks.size(); ++i) {
+    const RankView& rank = gang.ranks[i];
+    if (rank.silent <= timeouts.sync_interval + timeouts.sync_deadline ||
+        (rank.holds && rank.last.has_ended())) {
+      continue;
+    }
+    if (longest < 0 || rank.silent > gang.ranks[longest].silent) {
+      longest = static_cast<int>(i);
+    }
+  }
+  return longest;
+}
+
 // A rank's own words about its end. Of several, the one that is not the echo of
 // a peer's failure, then the lowest rank: the first cause must not be hidden.
 // For the same reason an echo alone waits abort_grace for its cause.
@@ -59,6 +82,16 @@ std::optional<Verdict> JudgeEnds(const JobRecord& record, const GangView& gang,
       absl::StrCat(WorkerOf(record, blamed), " failed: ",
                    ended.status().message().empty() ? CauseName(verdict.cause)
                                                     : ended.status().message());
+  if (!ended.secondary()) return verdict;
+  // The fault of a peer: of the one that is heard of no more, if there is one.
+  // What the echo says may be about a peer that only gave up before it.
+  if (const int silent = LongestSilent(gang, timeouts); silent >= 0) {
+    verdict.rank = silent;
+    verdict.detail =
+        absl::StrCat(WorkerOf(record, silent), " ",
+                     SilentFor(gang.ranks[silent]), "; ", verdict.detail);
+    verdict.status.set_message(verdict.detail);
+  }
   return verdict;
 }
 
@@ -82,9 +115,7 @@ std::optional<Verdict> JudgeLeases(const JobRecord& record,
     const RankView& rank = gang.ranks[i];
     if (rank.lease_live) continue;
     unreachable->push_back(static_cast<int>(i));
-    const std::string silent = absl::StrCat(
-        "has not called for ",
-        absl::FormatDuration(absl::Trunc(rank.silent, absl::Seconds(1))));
+    const std::string silent = SilentFor(rank);
     if (nobody) {
       if (rank.silent >= kNobodyReachable) {
         return Lost(record, static_cast<int>(i), silent);

@@ -182,6 +182,34 @@ TEST_F(AttemptTest, TheFirstCauseIsNotHiddenByItsEchoes) {
   EXPECT_THAT(job.failure().status().message(), HasSubstr("90 GiB"));
 }
 
+TEST_F(AttemptTest, AnEchoIsTheFaultOfThePeerThatFellSilent) {
+  AddWorkers(3);
+  WarmUp();
+  const std::string name = MustCreate(3, 1000);
+  for (auto& worker : workers_) worker->save_every = 0;
+  RunTo(name, v1::JOB_STATE_RUNNING);
+  for (auto& worker : workers_) worker->hold_at_step = worker->step();
+  const int rank = workers_[2]->assignment().rank();
+  const auto silent = std::move(workers_[2]);
+  workers_.pop_back();
+  // Of the two peers, one saw the other give up.
+  workers_[0]->Fail(v1::FAILURE_CAUSE_COMMUNICATION, "the second is gone",
+                    true);
+  for (int second = 0; second < 8; ++second) {
+    clock_.Advance(absl::Seconds(1));
+    SyncAll();
+  }
+  ASSERT_TRUE(SyncUntilState(name, v1::JOB_STATE_RECOVERING));
+  const v1::Job job = Get(name);
+  const std::string lost =
+      absl::StrCat("rank ", rank, " (worker ", job.attempts(0).workers(rank),
+                   ") has not called for ");
+  EXPECT_EQ(job.attempts(0).cause(), v1::FAILURE_CAUSE_COMMUNICATION);
+  EXPECT_THAT(job.attempts(0).detail(), HasSubstr(lost));
+  EXPECT_THAT(job.attempts(0).detail(), HasSubstr("the second is gone"));
+  EXPECT_THAT(job.failure().status().message(), HasSubstr(lost));
+}
+
 TEST_F(AttemptTest, ASpentBudgetFailsTheJobWithItsEvidence) {
   AddWorkers(1);
   WarmUp();

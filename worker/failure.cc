@@ -1,7 +1,10 @@
 #include "worker/failure.h"
 
+#include <optional>
+
 #include "absl/strings/str_cat.h"
 #include "base/rpc/error.h"
+#include "worker/comm/peer_failure.h"
 
 namespace cadre {
 namespace {
@@ -71,6 +74,19 @@ EndedState EndedByError(const absl::Status& status, Activity activity) {
       absl::StrCat("while ", NameOf(activity), ": ", status.ToString()));
   ended.set_secondary(ended.cause() == cadre::v1::FAILURE_CAUSE_COMMUNICATION);
   return ended;
+}
+
+absl::Status NamePeer(const absl::Status& status,
+                      const cadre::v1::Assignment& assignment) {
+  const std::optional<int> peer = FailedPeer(status);
+  if (!peer.has_value() || *peer < 0 || *peer >= assignment.workers_size()) {
+    return status;
+  }
+  // Without the payload: it is not for the wire.
+  return absl::Status(
+      status.code(),
+      absl::StrCat("lost rank ", *peer, " (worker ", assignment.workers(*peer),
+                   "): ", status.message()));
 }
 
 }  // namespace cadre

@@ -16,6 +16,11 @@ enum class Activity { kPrepare, kTrain, kSave, kExport };
 cadre::v1::EndedState EndedByError(const absl::Status& status,
                                    Activity activity);
 
+// Says which worker the rank is that a collective waited for in vain, where the
+// status knows it.
+absl::Status NamePeer(const absl::Status& status,
+                      const cadre::v1::Assignment& assignment);
+
 }  // namespace cadre
 
 #endif  // CADRE_WORKER_FAILURE_H_

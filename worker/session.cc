@@ -254,7 +254,7 @@ class Session {
   EndedState Error(const absl::Status& status, Activity activity) {
     // An error after the order to stop is that order's effect.
     if (link_->stop_mode() == cadre::v1::STOP_MODE_NOW) return Aborted();
-    EndedState ended = EndedByError(status, activity);
+    EndedState ended = EndedByError(NamePeer(status, assignment_), activity);
     CADRE_LOG(ERROR) << assignment_.job() << " rank " << assignment_.rank()
                      << (ended.secondary() ? ": a peer failed " : ": ")
                      << ended.evidence();

@@ -5,6 +5,7 @@
 
 #include "base/metrics/registry.h"
 #include "base/status_matchers.h"
+#include "worker/comm/peer_failure.h"
 #include "worker/failure.h"
 #include "worker/rendezvous_client.h"
 #include "worker/report_buffer.h"
@@ -279,6 +280,23 @@ TEST(FailureTest, APeersFailureIsSecondary) {
   EXPECT_THAT(ended.evidence(), HasSubstr("rank 2 closed the connection"));
   EXPECT_FALSE(
       EndedByError(absl::InternalError("x"), Activity::kTrain).secondary());
+}
+
+TEST(FailureTest, AFailedPeerIsNamedByItsWorker) {
+  cadre::v1::Assignment assignment;
+  assignment.add_workers("a.0");
+  assignment.add_workers("b.0");
+  const absl::Status named = NamePeer(
+      Annotate(
+          WithFailedPeer(absl::DeadlineExceededError("rank 1 was silent"), 1),
+          "step 7"),
+      assignment);
+  EXPECT_EQ(named.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(named.message(),
+            "lost rank 1 (worker b.0): step 7: rank 1 was silent");
+  EXPECT_EQ(FailedPeer(named), std::nullopt) << "would go into the details";
+  const absl::Status unknown = absl::UnavailableError("somebody is gone");
+  EXPECT_EQ(NamePeer(unknown, assignment), unknown);
 }
 
 // ---- WorkerMetrics ---------------------------------------------------------

@@ -199,12 +199,9 @@ absl::Status Cluster::StartCoordinator(int number, bool wait) {
     election = absl::StrCat("election { endpoints: \"", etcd_address_,
                             "\" lease_ttl: \"3s\" }\n");
   }
-  // A quick beat keeps the test short.
-  CADRE_RETURN_IF_ERROR(
-      WriteFileAtomic(config,
-                      "timeouts { sync_interval: \"100ms\" }\n"
-                      "shrink_after: \"3s\"\n" +
-                          election));
+  CADRE_RETURN_IF_ERROR(WriteFileAtomic(
+      config, absl::StrCat("timeouts { ", coordinator_timeouts_,
+                           " }\nshrink_after: \"3s\"\n", election)));
   CADRE_ASSIGN_OR_RETURN(
       coordinator.process,
       Process::Start({kCoordinator, "--config", config, "--insecure",
@@ -222,12 +219,15 @@ absl::Status Cluster::StartCoordinator(int number, bool wait) {
 
 absl::Status Cluster::StartWorker(int number) {
   if (number >= static_cast<int>(workers_.size())) workers_.resize(number + 1);
+  const std::string config = dir_ + "/worker.textproto";
+  CADRE_RETURN_IF_ERROR(WriteFileAtomic(
+      config, absl::StrCat("timeouts { ", worker_timeouts_, " }\n")));
   CADRE_ASSIGN_OR_RETURN(
       workers_[number],
-      Process::Start({kWorker, "--insecure", "--coordinator", Addresses(),
-                      "--device", "cpu", "--worker-id",
-                      absl::StrCat("test.", number), "--metrics-listen", "off",
-                      "--health-listen", "off"}));
+      Process::Start({kWorker, "--config", config, "--insecure",
+                      "--coordinator", Addresses(), "--device", "cpu",
+                      "--worker-id", absl::StrCat("test.", number),
+                      "--metrics-listen", "off", "--health-listen", "off"}));
   return absl::OkStatus();
 }
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,6 +23,12 @@ class Cluster {
   explicit Cluster(std::string dir) : dir_(std::move(dir)) {}
   ~Cluster();
 
+  // The bodies of `timeouts` messages, for the coordinators and for the
+  // workers. Before the first of them.
+  void SetTimeouts(std::string coordinators, std::string workers) {
+    coordinator_timeouts_ = std::move(coordinators);
+    worker_timeouts_ = std::move(workers);
+  }
   // From now on the coordinators share their state, and a real etcd settles
   // which of two is active. Returns once it answers. Before the first of them.
   absl::Status StartEtcd();
@@ -54,6 +61,9 @@ class Cluster {
   std::string Addresses() const;
 
   const std::string dir_;
+  // A quick beat keeps a test short.
+  std::string coordinator_timeouts_ = "sync_interval: \"100ms\"";
+  std::string worker_timeouts_;
   Process etcd_;
   std::string etcd_dir_, etcd_address_;  // empty: one coordinator
   std::array<Coordinator, 2> coordinators_;

@@ -19,6 +19,7 @@
 #include "worker/comm/arguments.h"
 #include "worker/comm/gloo_rendezvous.h"
 #include "worker/comm/monotonic_wait.h"
+#include "worker/comm/peer_failure.h"
 #include "worker/comm/reduce.h"
 
 namespace cadre {
@@ -212,7 +213,8 @@ class GlooCommunicator final : public Communicator {
   }
 
   static std::chrono::milliseconds Remaining(MonotonicTime deadline) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+    // Upwards: what ends before the deadline would not count as late.
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(
         deadline - std::chrono::steady_clock::now());
     return std::max(left, std::chrono::milliseconds(1));
   }
@@ -221,12 +223,16 @@ class GlooCommunicator final : public Communicator {
                        const char* what) const {
     // Gloo reports its time-out as the same exception as a closed connection.
     if (std::chrono::steady_clock::now() >= deadline) {
-      return absl::DeadlineExceededError(
-          absl::StrCat(call, ": rank ", names_[peer], " was silent for ",
-                       absl::FormatDuration(timeout_)));
+      return WithFailedPeer(
+          absl::DeadlineExceededError(
+              absl::StrCat(call, ": rank ", names_[peer], " was silent for ",
+                           absl::FormatDuration(timeout_))),
+          names_[peer]);
     }
-    return absl::UnavailableError(
-        absl::StrCat(call, ": rank ", names_[peer], " is gone: ", what));
+    return WithFailedPeer(
+        absl::UnavailableError(
+            absl::StrCat(call, ": rank ", names_[peer], " is gone: ", what)),
+        names_[peer]);
   }
 
   absl::Status Register(const char* call,

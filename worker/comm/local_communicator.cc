@@ -14,6 +14,7 @@
 #include "base/status_macros.h"
 #include "worker/comm/arguments.h"
 #include "worker/comm/monotonic_wait.h"
+#include "worker/comm/peer_failure.h"
 #include "worker/comm/reduce.h"
 
 namespace cadre {
@@ -63,9 +64,11 @@ class LocalGroup {
     });
     CADRE_RETURN_IF_ERROR(alive);
     if (!done) {
-      return absl::DeadlineExceededError(
-          absl::StrCat(call, ": rank ", names_[Missing(round)],
-                       " was silent for ", absl::FormatDuration(timeout_)));
+      const int missing = names_[Missing(round)];
+      return WithFailedPeer(absl::DeadlineExceededError(absl::StrCat(
+                                call, ": rank ", missing, " was silent for ",
+                                absl::FormatDuration(timeout_))),
+                            missing);
     }
     if (!aborted_by_.empty()) return absl::AbortedError(aborted_by_);
     Contributions parts = round.parts;
@@ -108,8 +111,9 @@ class LocalGroup {
     if (!aborted_by_.empty()) return absl::AbortedError(aborted_by_);
     for (int r = 0; r < size(); ++r) {
       if (gone_[r] && round.parts[r] == nullptr) {
-        return absl::UnavailableError(
-            absl::StrCat(call, ": rank ", names_[r], " is gone"));
+        return WithFailedPeer(absl::UnavailableError(absl::StrCat(
+                                  call, ": rank ", names_[r], " is gone")),
+                              names_[r]);
       }
     }
     return absl::OkStatus();
