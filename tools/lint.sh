@@ -17,14 +17,16 @@ done
 # of Kubernetes' objects.
 npm_dir=${CADRE_NPM_DIR:-$HOME/.cache/cadre/npm}
 bin=$npm_dir/node_modules/.bin
-if [ ! -x "$bin/buf" ] || [ ! -x "$bin/buildifier" ] || [ ! -d "$npm_dir/node_modules/kubernetes-models" ]; then
+if [ ! -x "$bin/buf" ] || [ ! -x "$bin/buildifier" ] || [ ! -d "$npm_dir/node_modules/kubernetes-models" ] ||
+  [ ! -x "$bin/dockerfile-utils" ]; then
   if ! command -v npm >/dev/null; then
     . tools/setup.sh
     install_packages <(echo npm) || exit 1
   fi
   mkdir -p "$npm_dir"
   npm install --prefix "$npm_dir" --no-audit --no-fund --ignore-scripts \
-    @bufbuild/buf@1.75.0 @bazel/buildifier@8.2.1 kubernetes-models@5.1.0 >/dev/null || exit 1
+    @bufbuild/buf@1.75.0 @bazel/buildifier@8.2.1 dockerfile-utils@0.16.3 \
+    kubernetes-models@5.1.0 >/dev/null || exit 1
 fi
 
 status=0
@@ -52,6 +54,7 @@ check buildifier "$bin/buildifier" --mode=check --lint=warn --warnings=$warnings
 check buf "$bin/buf" lint
 check buf-format "$bin/buf" format --exit-code -d --path proto/cadre
 check shellcheck shellcheck -x "${scripts[@]}"
+check dockerfile "$bin/dockerfile-utils" lint deploy/docker/Dockerfile
 check kubernetes deploy/k8s/validate.sh "$npm_dir/node_modules"
 if [ $tidy = 1 ]; then
   python3 tools/compile_commands.py || exit 1

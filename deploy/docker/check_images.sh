@@ -17,12 +17,15 @@ case "${1:-}" in
   *) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"; exit 2 ;;
 esac
 [ "$(id -u)" = 0 ] || { echo "skipped: needs root" >&2; exit 77; }
+PATH=$PATH:/usr/sbin:/sbin
 . tools/setup.sh
 install_packages <(printf 'buildah\ndebootstrap\n')
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/cadre-images.XXXXXX")
 export BUILDAH_ISOLATION=chroot
-image() { buildah --storage-driver vfs --root "$work/storage" --runroot "$work/run" "$@"; }
+# Overlays where the kernel lets us, else copies.
+buildah=(buildah --storage-driver overlay --root "$work/storage" --runroot "$work/run")
+"${buildah[@]}" images >/dev/null 2>&1 || buildah=(buildah --storage-driver vfs --root "$work/copies" --runroot "$work/run")
 pids=()
 stop() {
   status=$?
@@ -45,12 +48,12 @@ debootstrap --variant=minbase bookworm "$work/base" "${mirror:-http://deb.debian
   { tail -n 3 "$work/debootstrap.log" >&2; echo "skipped: debootstrap makes no Debian root here" >&2; exit 77; }
 # The machine's own way to its packages: mirrors, proxies.
 cp -r /etc/apt/. "$work/base/etc/apt/"
-container=$(image from scratch)
-image add "$container" "$work/base" / >/dev/null
-image run "$container" -- true ||
+container=$("${buildah[@]}" from scratch)
+"${buildah[@]}" add "$container" "$work/base" / >/dev/null
+"${buildah[@]}" run "$container" -- true ||
   { echo "skipped: no container can be run here" >&2; exit 77; }
-image commit --quiet "$container" localhost/base >/dev/null
-image rm "$container" >/dev/null
+"${buildah[@]}" commit --quiet "$container" localhost/base >/dev/null
+"${buildah[@]}" rm "$container" >/dev/null
 rm -rf --one-file-system "$work/base"
 
 echo "== images"
@@ -63,10 +66,10 @@ if [ -n "$bin" ]; then
   options+=(--build-context "build=$work/context")
 fi
 for target in coordinator worker-cpu; do
-  image build "${options[@]}" --target $target -t "localhost/$target" . >"$work/build.log" 2>&1
-  user=$(image inspect --type image --format '{{.OCIv1.Config.User}}' "localhost/$target")
+  "${buildah[@]}" build "${options[@]}" --target $target -t "localhost/$target" . >"$work/build.log" 2>&1
+  user=$("${buildah[@]}" inspect --type image --format '{{.OCIv1.Config.User}}' "localhost/$target")
   [ "$user" = 10001:10001 ] || { echo "error: image $target runs as '$user'" >&2; exit 1; }
-  echo "$target: $(image images --format '{{.Size}}' "localhost/$target")"
+  echo "$target: $("${buildah[@]}" images --format '{{.Size}}' "localhost/$target")"
 done
 
 echo "== a job in containers"
@@ -77,8 +80,8 @@ chown -R 10001:10001 "$run/examples"
 # start NAME IMAGE PROGRAM ARGUMENT...: in a container of its own; pid in $pid.
 start() {
   local name=$1 container
-  container=$(image from --name "$1" "localhost/$2")
-  image run --volume "$run:/srv/cadre" "$container" -- "${@:3}" >"$work/$name.log" 2>&1 &
+  container=$("${buildah[@]}" from --name "$1" "localhost/$2")
+  "${buildah[@]}" run --volume "$run:/srv/cadre" "$container" -- "${@:3}" >"$work/$name.log" 2>&1 &
   pid=$!
   pids+=("$pid")
 }
@@ -103,8 +106,8 @@ worker() { # worker NAME ID
 worker worker-0 image.0
 worker worker-1 image.1
 victim=$pid
-client=$(image from --name client localhost/coordinator)
-cadre() { image run --volume "$run:/srv/cadre" --env "CADRE_ADDRESS=$address" "$client" -- cadre "$@"; }
+client=$("${buildah[@]}" from --name client localhost/coordinator)
+cadre() { timeout -k 5 300 "${buildah[@]}" run --volume "$run:/srv/cadre" --env "CADRE_ADDRESS=$address" "$client" -- cadre "$@"; }
 cadre --version
 job=$(cadre submit /srv/cadre/examples/lora.yaml --set output.dir=/srv/cadre/adapter --json |
   python3 -c 'import json, sys; print(json.loads(sys.stdin.readline())["name"].split("/")[1])')
