@@ -3,7 +3,9 @@
 Reads state.db itself, so that it also sees what the API might hide.
 """
 
+import collections
 import pathlib
+import re
 import sqlite3
 
 ENDED = {"SUCCEEDED", "FAILED", "CANCELLED"}
@@ -64,8 +66,19 @@ def event_of(blob):
     return (event.get(5, [b""])[0].decode(), event.get(3, [0])[0], data)
 
 
-def check(state, acknowledged=()):
-    """Raises AssertionError with all that is wrong; returns counts."""
+def starts(logs):
+    """How often workers say that they began each (job, attempt, rank)."""
+    begun = re.compile(r"attempt (\d+) of (\S+): rank (\d+) of ")
+    return collections.Counter(
+        (match[2], int(match[1]), int(match[3]))
+        for log in logs for match in begun.finditer(log.read_text()))
+
+
+def check(state, acknowledged=(), only_coordinator=False):
+    """Raises AssertionError with all that is wrong; returns counts.
+
+    only_coordinator: nothing else was harmed, so no attempt may have failed.
+    """
     problems = []
     path = pathlib.Path(state) / "state.db"
     with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
@@ -111,6 +124,8 @@ def check(state, acknowledged=()):
                 problems.append(f"{job}: at {sequence} epoch {at} after "
                                 f"{epoch[job]}")
             epoch[job] = at
+        elif kind == "ATTEMPT_ENDED" and only_coordinator:
+            problems.append(f"{job}: at {sequence} attempt {at} failed: {data}")
         elif position.get(job) in ENDED and kind != "WARNING":
             problems.append(f"{job}: at {sequence} {kind} after the end")
     for job in jobs - set(trimmed):
@@ -119,4 +134,6 @@ def check(state, acknowledged=()):
     if problems:
         raise AssertionError("\n".join(problems))
     return {"jobs": len(jobs), "events": len(rows),
-            "attempts": sum(epoch.values())}
+            "attempts": sum(epoch.values()),
+            "ended": collections.Counter(
+                state for state in position.values() if state in ENDED)}

@@ -2,16 +2,19 @@
 
     bazel run //tests/fault:long -- --cycles=1000 --seed=7
 
-Clients submit, pause, resume and cancel all the time while the coordinator is
-killed at a random moment or journal step, again and again. A call that was
-answered OK must have happened, once; history.py looks for everything else. The
-same seed gives the same plan of kills and calls (the machine's timing is its
-own).
+Clients submit, pause, resume and cancel all the time, and workers train what
+they submit, while the coordinator is killed at a random moment or journal step,
+again and again. A call that was answered OK must have happened, once; no job
+may notice (an attempt ends with its job, or because a client paused it);
+history.py looks for everything else. The same seed gives the same plan of kills
+and calls (the machine's timing is its own).
 """
 
 import argparse
 import pathlib
 import random
+import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -65,13 +68,13 @@ class Client(threading.Thread):
                                 "--timeout=2")
 
 
-def run(cycles, minutes, seed, clients, folder):
+def run(cycles, minutes, seed, clients, workers, folder):
     made = cluster.Cluster(folder, config="backups { every: '0' }")
     made.write_inputs()
     plan = random.Random(seed)
     stop = threading.Event()
     threads = [Client(made, n, seed, stop) for n in range(clients)]
-    begun = time.monotonic()
+    started = time.monotonic()
     reached = 0  # failpoints
 
     def answered():
@@ -79,10 +82,12 @@ def run(cycles, minutes, seed, clients, folder):
 
     try:
         made.start_coordinator()
+        for number in range(workers):
+            made.start_worker(number)
         for thread in threads:
             thread.start()
         for cycle in range(cycles):
-            if time.monotonic() - begun > minutes * 60:
+            if time.monotonic() - started > minutes * 60:
                 cycles = cycle
                 break
             if plan.random() < 0.5:
@@ -109,20 +114,30 @@ def run(cycles, minutes, seed, clients, folder):
             if cycle % 100 == 99:
                 print(f"{cycle + 1} cycles, "
                       f"{sum(len(t.acknowledged) for t in threads)} jobs, "
-                      f"{time.monotonic() - begun:.0f} s", flush=True)
+                      f"{time.monotonic() - started:.0f} s", flush=True)
         made.kill_coordinator()
         made.start_coordinator()
         stop.set()
         for thread in threads:
             thread.join(60)
         acknowledged = [n for t in threads for n in t.acknowledged]
+        for worker in made.workers.values():
+            if not worker.alive():
+                raise AssertionError(worker.log.read_text()[-2000:])
         made.stop()
-        counts = history.check(made.state, acknowledged)
+        counts = history.check(made.state, acknowledged, only_coordinator=True)
+        begun = history.starts(
+            worker.log for worker in made.workers.values())
+        twice = [key for key, times in begun.items() if times > 1]
+        if twice:
+            raise AssertionError(f"trained twice (job, attempt, rank): {twice}")
         print(f"{cycles} cycles ({reached} at a journal step), seed {seed}: "
               f"{len(acknowledged)} acknowledged "
               f"jobs, {counts['jobs']} jobs and {counts['events']} events in "
-              f"the journal, no promise broken, "
-              f"{time.monotonic() - begun:.0f} s")
+              f"the journal, {counts['attempts']} attempts and "
+              f"{counts['ended'].get('SUCCEEDED', 0)} jobs trained to the end "
+              f"on {workers} workers, no promise broken, "
+              f"{time.monotonic() - started:.0f} s")
         return len(acknowledged)
     finally:
         stop.set()
@@ -136,9 +151,16 @@ def main():
                         help="fewer cycles where these are over")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--workers", type=int, default=1)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        run(args.cycles, args.minutes, args.seed, args.clients, pathlib.Path(folder))
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="cadre-kills-"))
+    try:
+        run(args.cycles, args.minutes, args.seed, args.clients, args.workers,
+            folder)
+    except BaseException:
+        print(f"state and logs are kept in {folder}", file=sys.stderr)
+        raise
+    shutil.rmtree(folder)
 
 
 if __name__ == "__main__":
