@@ -19,8 +19,8 @@
 #include "coordinator/api_error.h"
 #include "coordinator/attempt_change.h"
 #include "coordinator/control.h"
-#include "coordinator/path_roots.h"
 #include "google/rpc/error_details.pb.h"
+#include "plan/path_roots.h"
 #include "plan/validate.h"
 
 namespace cadre::coordinator {

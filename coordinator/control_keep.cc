@@ -16,7 +16,7 @@
 #include "coordinator/backup.h"
 #include "coordinator/control.h"
 #include "coordinator/page.h"
-#include "coordinator/path_roots.h"
+#include "plan/path_roots.h"
 
 namespace cadre::coordinator {
 namespace {

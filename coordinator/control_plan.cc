@@ -13,8 +13,8 @@
 #include "base/rpc/error.h"
 #include "coordinator/api_error.h"
 #include "coordinator/control.h"
-#include "coordinator/path_roots.h"
 #include "coordinator/scheduler_input.h"
+#include "plan/path_roots.h"
 #include "plan/validate.h"
 
 namespace cadre::coordinator {

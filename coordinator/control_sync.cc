@@ -205,6 +205,8 @@ void Control::FillRun(const state::v1::JobRecord& record, int rank,
   run->set_target(TargetOf(record, gang, rank));
   if (request.assignment_digest() != run->assignment_digest()) {
     *run->mutable_assignment() = MakeAssignment(record, rank);
+    run->mutable_assignment()->mutable_allowed_roots()->Add(
+        options_.allowed_roots.begin(), options_.allowed_roots.end());
   }
   FillPlacement(record, request, reply);
   if (record.job().state() == v1::JOB_STATE_STARTING) {

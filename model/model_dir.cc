@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 #include <utility>
 
@@ -38,6 +39,15 @@ absl::StatusOr<std::set<std::string>> ReadIndex(
     if (!member.value.is_string()) {
       return absl::DataLossError(absl::StrCat(path, ": the file of tensor ",
                                               member.key, " is not a string"));
+    }
+    const std::filesystem::path file = member.value.string_value();
+    if (file.is_absolute() ||
+        std::find(file.begin(), file.end(), "..") != file.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": tensor ", member.key, " lies in ",
+                       member.value.string_value(),
+                       ", outside the model's folder; move the file there and "
+                       "name it in the index by its own name"));
     }
     files.insert(member.value.string_value());
     placed.emplace_back(member.key, member.value.string_value());

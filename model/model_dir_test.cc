@@ -212,6 +212,13 @@ TEST(ModelDir, ReadsShards) {
   EXPECT_THAT(
       ModelDir::Open(folder).status(),
       StatusIs(absl::StatusCode::kNotFound, HasSubstr("c.safetensors")));
+  for (const char* outside : {"../a.safetensors", "/etc/a.safetensors"}) {
+    WriteFileOrDie(folder + "/model.safetensors.index.json",
+                   index + ",\"x\":\"" + outside + "\"}}");
+    EXPECT_THAT(ModelDir::Open(folder).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("outside the model's folder")));
+  }
 }
 
 // Reference names, stacked experts, published names, other shapes of A_log.

@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/logging.h"
 #include "model/model_spec.h"
+#include "plan/path_roots.h"
 #include "worker/data_files.h"
 #include "worker/failure.h"
 #include "worker/job_options.h"
@@ -94,6 +95,10 @@ class Session {
     if (!trainer_options.ok()) {
       return Error(trainer_options.status(), Activity::kPrepare);
     }
+    const absl::Status inside = cadre::CheckJobPaths(
+        assignment_.spec(), {assignment_.allowed_roots().begin(),
+                             assignment_.allowed_roots().end()});
+    if (!inside.ok()) return Error(inside, Activity::kPrepare);
     const absl::Status data = CheckDataFiles(assignment_);
     if (!data.ok()) return Error(data, Activity::kPrepare);
     Failpoint("worker.planned");

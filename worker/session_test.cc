@@ -164,6 +164,20 @@ TEST_F(SessionTest, RunsThroughAndReportsTheResult) {
   EXPECT_EQ(sent_[0].artifact().storage_path(), "/out/adapter");
 }
 
+TEST_F(SessionTest, ALinkOutOfTheAllowedRootsEndsItBeforeAnythingIsRead) {
+  std::filesystem::create_directories(dir_ / "root/model");
+  std::ofstream(dir_ / "secret") << "x";
+  std::filesystem::create_symlink(dir_ / "secret",
+                                  dir_ / "root/model/tokenizer.json");
+  assignment_.mutable_spec()->mutable_model()->set_path(dir_ / "root/model");
+  assignment_.add_allowed_roots(dir_ / "root");
+  const EndedState ended = Run();
+  EXPECT_EQ(ended.result(), EndedState::RESULT_ERROR);
+  EXPECT_EQ(ended.cause(), v1::FAILURE_CAUSE_USER);
+  EXPECT_THAT(ended.evidence(), HasSubstr("tokenizer.json' leads by"));
+  EXPECT_THAT(ended.evidence(), HasSubstr("/secret'"));
+}
+
 // Two experts on two ranks with a spare slot each.
 PlacementPtr Place(std::vector<int32_t> slots, int64_t epoch) {
   auto placement = MakePlacement(

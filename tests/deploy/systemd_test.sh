@@ -15,7 +15,7 @@ for unit in systemd/*.service; do
     -e "s|/usr/bin/cadre-worker|$runfiles/worker/cadre-worker|" \
     "$unit" >"$units/$(basename "$unit")"
 done
-for unit in cadre-coordinator.service cadre-worker@0.service cadre-worker-cpu@0.service; do
+for unit in cadre-coordinator.service cadre-coordinator@a.service cadre-worker@0.service cadre-worker-cpu@0.service; do
   # Unknown keys are printed, and the exit code is 0 all the same.
   said=$(SYSTEMD_UNIT_PATH=$units: systemd-analyze verify --man=no "$unit" 2>&1) || fail "$unit: verify failed"
   [ -z "$said" ] || fail "$unit: $said"
@@ -29,18 +29,28 @@ exposure() {
   echo "$1: exposure $level"
 }
 exposure cadre-coordinator.service 2.0
+exposure cadre-coordinator@.service 2.0
 exposure cadre-worker@.service 3.0
 exposure cadre-worker-cpu@.service 3.0
 
 # Flags of the units, and the configurations, as the programs see them.
-"$runfiles/coordinator/cadre-coordinator" --config=configs/coordinator.textproto --check-config ||
-  fail "coordinator.textproto is refused"
+for name in coordinator coordinator-a coordinator-b; do
+  "$runfiles/coordinator/cadre-coordinator" --config=configs/$name.textproto --check-config ||
+    fail "$name.textproto is refused"
+done
+# Two that share a state without an election would be one that is refused it.
+for name in coordinator-a coordinator-b; do
+  grep -q '^election {' configs/$name.textproto || fail "$name.textproto: no election"
+done
+[ "$(diff configs/coordinator-a.textproto configs/coordinator-b.textproto | grep '^>' | grep -cvE '^> (listen|health_listen|metrics_listen|# One of two)')" = 0 ] ||
+  fail "coordinator-a and -b differ in more than their addresses"
 for name in worker worker-cpu; do
   "$runfiles/worker/cadre-worker" --config=configs/$name.textproto --index=3 --check-config >/dev/null ||
     fail "$name.textproto is refused"
 done
 for config in configs/*; do
-  grep -qrF "/etc/cadre/$(basename "$config")" systemd || fail "$config is used by no unit"
+  named=$(basename "$config" | sed 's/coordinator-[ab]/coordinator-%i/')
+  grep -qrF "/etc/cadre/$named" systemd || fail "$config is used by no unit"
 done
 grep -ho '/etc/cadre/[a-z-]*.textproto' systemd/*.service | sort -u | while read -r path; do
   [ -f "configs/$(basename "$path")" ] || { echo "$path is not shipped" >&2; exit 1; }

@@ -123,6 +123,9 @@ allowed_roots: "{self.folder}/roots"
         (self.folder / "secret.jsonl").write_text('{"text": "top-secret"}\n')
         (self.folder / "roots/link.jsonl").symlink_to(
             self.folder / "secret.jsonl")
+        (self.folder / "roots/linked").mkdir()
+        (self.folder / "roots/linked/config.json").symlink_to(
+            self.folder / "secret.jsonl")
         token = ("--token-file", self.folder / "token")
         for path in (self.folder / "secret.jsonl", "../secret.jsonl",
                      "link.jsonl", "/etc/shadow"):
@@ -134,10 +137,17 @@ allowed_roots: "{self.folder}/roots"
             self.assertEqual(result.returncode, 4, result.stderr)
             self.assertNotIn("top-secret", result.stderr + result.stdout)
             self.assertIn("roots", result.stderr)
+        job.write_text("version: 1\nmodel: {path: linked}\n"
+                       "data: {train: [none.jsonl]}\n"
+                       "resources: {backend: cpu, workers: 1}\n")
+        result = self.cadre("submit", job, *token)
+        self.assertEqual(result.returncode, 4, result.stderr)
+        self.assertNotIn("top-secret", result.stderr + result.stdout)
+        self.assertIn("symbolic link", result.stderr)
         self.assertEqual(self.cadre("list", "--all", *token).stdout.count("j-"),
                          0)
         audit = self.cadre("audit", *self.as_("ops")).stdout
-        self.assertEqual(audit.count("PATH_OUTSIDE_ROOTS"), 4, audit)
+        self.assertEqual(audit.count("PATH_OUTSIDE_ROOTS"), 5, audit)
 
     def test_a_huge_request_is_refused_and_costs_no_memory(self):
         huge = self.folder / "huge"
