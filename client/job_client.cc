@@ -5,92 +5,16 @@
 #include <algorithm>
 #include <mutex>
 #include <random>
-#include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "base/rpc/channel.h"
-#include "base/rpc/grpc_status.h"
 #include "base/status_macros.h"
-#include "cadre/v1/admin_service.grpc.pb.h"
-#include "cadre/v1/job_service.grpc.pb.h"
+#include "client/job_client_impl.h"
 
 namespace cadre::client {
-namespace {
-
-constexpr absl::Duration kFirstPause = absl::Milliseconds(200);
-constexpr absl::Duration kLongestPause = absl::Seconds(5);
-
-// A verb's request, under an id that its retries share.
-template <typename Request>
-Request Verb(const std::string& name, const std::string& reason) {
-  Request request;
-  request.set_name(name);
-  request.set_request_id(NewUuid());
-  request.set_reason(reason);
-  return request;
-}
-
-}  // namespace
-
-struct JobClient::Impl {
-  Impl(JobClientOptions o, const std::shared_ptr<grpc::Channel>& channel)
-      : options(std::move(o)),
-        jobs(v1::JobService::NewStub(channel)),
-        admin(v1::AdminService::NewStub(channel)) {}
-
-  // One unary call under the client's deadline, repeated while the server is
-  // unavailable and time is left.
-  template <typename Call>
-  absl::Status Unary(Call call) {
-    const absl::Time deadline = absl::Now() + options.timeout;
-    absl::Duration pause = kFirstPause;
-    for (;;) {
-      grpc::ClientContext context;
-      context.set_deadline(absl::ToChronoTime(deadline));
-      const absl::Status status = FromGrpcStatus(call(&context));
-      if (status.code() == absl::StatusCode::kUnavailable &&
-          absl::Now() + pause < deadline) {
-        absl::SleepFor(pause);
-        pause = std::min(2 * pause, kLongestPause);
-        continue;
-      }
-      if (status.code() == absl::StatusCode::kUnavailable ||
-          status.code() == absl::StatusCode::kDeadlineExceeded) {
-        return Annotate(
-            status,
-            absl::StrCat("no answer from the coordinator at ", options.address,
-                         " (is it running? --address or CADRE_ADDRESS names "
-                         "another)"));
-      }
-      return status;
-    }
-  }
-
-  // The same for a method of a stub: its response or its error.
-  template <typename Stub, typename Request, typename Response>
-  absl::StatusOr<Response> Call(
-      const std::unique_ptr<Stub>& stub,
-      grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
-                                   Response*),
-      const Request& request) {
-    Response response;
-    CADRE_RETURN_IF_ERROR(Unary([&](grpc::ClientContext* context) {
-      return ((*stub).*method)(context, request, &response);
-    }));
-    return response;
-  }
-
-  JobClientOptions options;
-  std::unique_ptr<v1::JobService::Stub> jobs;
-  std::unique_ptr<v1::AdminService::Stub> admin;
-
-  std::mutex mutex;
-  bool interrupted = false;                // guarded by mutex
-  std::set<grpc::ClientContext*> watches;  // guarded by mutex
-};
 
 absl::StatusOr<std::unique_ptr<JobClient>> JobClient::Connect(
     JobClientOptions options) {
@@ -195,11 +119,6 @@ absl::Status JobClient::Delete(const std::string& job,
       .status();
 }
 
-absl::StatusOr<v1::PurgeJobsResponse> JobClient::Purge(
-    v1::PurgeJobsRequest request) {
-  return impl_->Call(impl_->admin, &v1::AdminService::Stub::PurgeJobs, request);
-}
-
 absl::StatusOr<v1::DownloadArtifactResponse::Listing> JobClient::Download(
     const DownloadOptions& options) {
   v1::DownloadArtifactRequest request;
@@ -208,7 +127,7 @@ absl::StatusOr<v1::DownloadArtifactResponse::Listing> JobClient::Download(
   request.set_path_only(options.path_only);
   int64_t offset = options.offset;
   absl::Time last_contact = absl::Now();
-  absl::Duration pause = kFirstPause;
+  absl::Duration pause = kFirstRetryPause;
   v1::DownloadArtifactResponse::Listing listing;
   for (;;) {
     request.set_offset(offset);
@@ -217,7 +136,7 @@ absl::StatusOr<v1::DownloadArtifactResponse::Listing> JobClient::Download(
     v1::DownloadArtifactResponse part;
     while (reader->Read(&part)) {
       last_contact = absl::Now();
-      pause = kFirstPause;
+      pause = kFirstRetryPause;
       if (part.has_listing()) listing = part.listing();
       if (!part.has_chunk()) continue;
       const absl::Status taken = options.on_data(part.chunk().data());
@@ -239,7 +158,7 @@ absl::StatusOr<v1::DownloadArtifactResponse::Listing> JobClient::Download(
                                            impl_->options.address));
     }
     absl::SleepFor(pause);
-    pause = std::min(2 * pause, kLongestPause);
+    pause = std::min(2 * pause, kLongestRetryPause);
   }
 }
 
@@ -303,83 +222,13 @@ absl::StatusOr<v1::GetExpertLoadsResponse> JobClient::GetExpertLoads(
                      request);
 }
 
-absl::StatusOr<std::vector<v1::Worker>> JobClient::ListWorkers(
-    const std::string& filter) {
-  std::vector<v1::Worker> workers;
-  v1::ListWorkersRequest request;
-  request.set_filter(filter);
-  request.set_page_size(1000);
-  do {
-    CADRE_ASSIGN_OR_RETURN(
-        v1::ListWorkersResponse response,
-        impl_->Call(impl_->admin, &v1::AdminService::Stub::ListWorkers,
-                    request));
-    for (auto& w : *response.mutable_workers()) workers.push_back(std::move(w));
-    request.set_page_token(response.next_page_token());
-  } while (!request.page_token().empty());
-  return workers;
-}
-
-absl::StatusOr<v1::Worker> JobClient::Cordon(const std::string& worker,
-                                             const std::string& reason) {
-  CADRE_ASSIGN_OR_RETURN(
-      v1::CordonResponse response,
-      impl_->Call(impl_->admin, &v1::AdminService::Stub::Cordon,
-                  Verb<v1::CordonRequest>(WorkerName(worker), reason)));
-  return std::move(*response.mutable_worker());
-}
-
-absl::StatusOr<v1::Worker> JobClient::Uncordon(const std::string& worker,
-                                               const std::string& reason) {
-  CADRE_ASSIGN_OR_RETURN(
-      v1::UncordonResponse response,
-      impl_->Call(impl_->admin, &v1::AdminService::Stub::Uncordon,
-                  Verb<v1::UncordonRequest>(WorkerName(worker), reason)));
-  return std::move(*response.mutable_worker());
-}
-
-absl::StatusOr<v1::Worker> JobClient::Drain(v1::DrainRequest request) {
-  request.set_name(WorkerName(request.name()));
-  request.set_request_id(NewUuid());
-  CADRE_ASSIGN_OR_RETURN(
-      v1::DrainResponse response,
-      impl_->Call(impl_->admin, &v1::AdminService::Stub::Drain, request));
-  return std::move(*response.mutable_worker());
-}
-
-absl::StatusOr<v1::BackupStateResponse> JobClient::Backup(
-    const std::string& path) {
-  v1::BackupStateRequest request;
-  request.set_path(path);
-  return impl_->Call(impl_->admin, &v1::AdminService::Stub::BackupState,
-                     request);
-}
-
-absl::StatusOr<std::vector<v1::AuditRecord>> JobClient::ListAudit(int limit) {
-  std::vector<v1::AuditRecord> records;
-  v1::ListAuditRecordsRequest request;
-  do {
-    request.set_page_size(
-        std::min(limit - static_cast<int>(records.size()), 1000));
-    CADRE_ASSIGN_OR_RETURN(
-        v1::ListAuditRecordsResponse response,
-        impl_->Call(impl_->admin, &v1::AdminService::Stub::ListAuditRecords,
-                    request));
-    records.insert(records.end(), response.records().begin(),
-                   response.records().end());
-    request.set_page_token(response.next_page_token());
-  } while (!request.page_token().empty() &&
-           static_cast<int>(records.size()) < limit);
-  return records;
-}
-
 absl::Status JobClient::Watch(const WatchOptions& options) {
   v1::WatchJobRequest request;
   request.set_name(JobName(options.job));
   request.set_history_only(options.history_only);
   int64_t sequence = options.after_sequence;
   absl::Time last_contact = absl::Now();
-  absl::Duration pause = kFirstPause;
+  absl::Duration pause = kFirstRetryPause;
   for (bool lost = false;;) {
     request.set_after_sequence(sequence);
     grpc::ClientContext context;
@@ -393,7 +242,7 @@ absl::Status JobClient::Watch(const WatchOptions& options) {
     while (reader->Read(&item)) {
       lost = false;
       last_contact = absl::Now();
-      pause = kFirstPause;
+      pause = kFirstRetryPause;
       if (item.has_event()) sequence = item.event().sequence();
       options.on_item(item);
     }
@@ -411,7 +260,7 @@ absl::Status JobClient::Watch(const WatchOptions& options) {
     if (!lost && options.on_reconnect) options.on_reconnect(status);
     lost = true;
     absl::SleepFor(pause);
-    pause = std::min(2 * pause, kLongestPause);
+    pause = std::min(2 * pause, kLongestRetryPause);
   }
 }
 

@@ -269,6 +269,7 @@ TEST_F(AttemptTest, ALeavingWorkerSavesAndItsJobGoesOnElsewhere) {
   AddWorkers(1);
   ASSERT_TRUE(SyncUntilState(name, v1::JOB_STATE_SUCCEEDED));
   EXPECT_EQ(Get(name).attempts(1).workers(0), "host.1");
+  EXPECT_EQ(Get(name).attempts(0).cause(), v1::FAILURE_CAUSE_DRAINED);
   EXPECT_EQ(Get(name).restarts_left().at("WORKER_LOST"), 10);
 }
 

@@ -24,6 +24,20 @@ constexpr int kRequestThreads = 2;
 constexpr int kDataThreads = 1;
 constexpr int kDataNice = 10;
 
+// Why an attempt ended that was stopped in order; unset where its user asked.
+v1::FailureCause CauseOf(v1::StopIntent intent) {
+  switch (intent) {
+    case v1::STOP_INTENT_DRAIN:
+      return v1::FAILURE_CAUSE_DRAINED;
+    case v1::STOP_INTENT_PREEMPT:
+      return v1::FAILURE_CAUSE_PREEMPTED;
+    case v1::STOP_INTENT_DEADLINE:
+      return v1::FAILURE_CAUSE_DEADLINE;
+    default:
+      return v1::FAILURE_CAUSE_UNSPECIFIED;
+  }
+}
+
 }  // namespace
 
 Control::Control(const ControlOptions& options, Journal* journal)
@@ -102,6 +116,7 @@ void Control::Stop() {
     readers_.clear();
   }
   journal_->Stop();
+  options_.series->Stop();  // answers what waits for it
 }
 
 bool Control::WarmingUp() const {
@@ -208,7 +223,7 @@ absl::Status Control::Act(const Verdict& verdict, const GangView& gang,
       }
       change->record.set_requeued(job.stop_intent() == v1::STOP_INTENT_DRAIN ||
                                   job.stop_intent() == v1::STOP_INTENT_PREEMPT);
-      EndAttempt(now, v1::FAILURE_CAUSE_UNSPECIFIED, "stopped", step, change);
+      EndAttempt(now, CauseOf(job.stop_intent()), "stopped", step, change);
       break;
     case Trigger::kNoReplacement:
       change->record.set_requeued(true);

@@ -231,8 +231,9 @@ class Control {
   SchedulerPass TryPlacing(const WaitingJob& job,
                            std::vector<WorkerSlot> workers) const;
   void CheckData(const std::string& id);
-  // Values over steps go to the series; they are no state.
-  void TakeValues(const v1::SyncRequest& request);
+  // Values over steps go to the series; they are no state. True when there were
+  // any.
+  bool TakeValues(const v1::SyncRequest& request);
   // A window of loads may move experts; decided on the request pool.
   void TakeWindow(const RecordPtr& record, const v1::ExpertLoads& loads);
   // As committed; null: nothing is known of the job's experts.
@@ -242,6 +243,9 @@ class Control {
                      const v1::SyncRequest& request,
                      v1::SyncResponse* reply) const;
   v1::SyncResponse Reply(const v1::SyncRequest& request) const;
+  // Of a Sync whose reports of state are committed.
+  void Answer(const v1::SyncRequest& request,
+              const Done<v1::SyncResponse>& done);
   // The worker with its place in a job; the row is of the committed ones.
   v1::Worker Show(const WorkerRow* row, const WorkerView* view) const;
   void FillRun(const state::v1::JobRecord& record, int rank,

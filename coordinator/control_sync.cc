@@ -81,7 +81,10 @@ void Control::Sync(const v1::SyncRequest& request,
         .Increment();
   };
   absl::Status valid = CheckRequest(request, journal_->cluster_uuid());
-  if (valid.ok()) valid = rendezvous_.Publish(request);
+  if (valid.ok() &&
+      registry_.Judge(request) != WorkerRegistry::Admission::kLate) {
+    valid = rendezvous_.Publish(request);
+  }
   if (!valid.ok()) {
     count("error");
     return done(valid);
@@ -98,6 +101,17 @@ void Control::Sync(const v1::SyncRequest& request,
         "another process speaks for worker ", request.worker_id()));
     return done(std::move(reply));
   }
+  if (admission == WorkerRegistry::Admission::kLate) {
+    // Its sender has given it up. Should the answer be read all the same, it
+    // asks for nothing and accepts nothing.
+    count("fenced");
+    v1::SyncResponse reply;
+    reply.set_generation(journal_->generation());
+    reply.set_cluster_uuid(journal_->cluster_uuid());
+    *reply.mutable_lease_ttl() = ToProto(options_.timeouts.lease_ttl);
+    *reply.mutable_next_sync() = ToProto(kFastSync);
+    return done(std::move(reply));
+  }
   count("ok");
   const RecordPtr held = table_.HeldBy(request.worker_id());
   if (held != nullptr && request.running().has_progress() &&
@@ -112,19 +126,23 @@ void Control::Sync(const v1::SyncRequest& request,
     }
     table_.SetProgress(JobId(held->job().name()), progress);
   }
-  if (!changed && !HasDurableReports(request)) {
-    TakeValues(request);
-    return done(Reply(request));
-  }
+  if (!changed && !HasDurableReports(request)) return Answer(request, done);
   journal_->Submit(
       {.decide = [this, request](
                      Store& store) { return HandleReports(store, request); },
        .done =
            [this, request, done](const absl::Status& status) {
              if (!status.ok()) return done(status);
-             TakeValues(request);
-             done(Reply(request));
+             Answer(request, done);
            }});
+}
+
+void Control::Answer(const v1::SyncRequest& request,
+                     const Done<v1::SyncResponse>& done) {
+  // The answer accepts the values, so it waits until a killed coordinator would
+  // still have them.
+  if (!TakeValues(request)) return done(Reply(request));
+  options_.series->AfterFlush([this, request, done] { done(Reply(request)); });
 }
 
 absl::Status Control::HandleReports(Store& store,
@@ -290,24 +308,28 @@ v1::SyncResponse Control::Reply(const v1::SyncRequest& request) const {
   return reply;
 }
 
-void Control::TakeValues(const v1::SyncRequest& request) {
+bool Control::TakeValues(const v1::SyncRequest& request) {
   const RecordPtr held = table_.HeldBy(request.worker_id());
   // Of the present attempt's rank 0 only: a rank that was cut off must not
   // draw over the curve of its successor.
   if (held == nullptr || !Holds(*held, request) ||
       RankOf(*held, request) != 0) {
-    return;
+    return false;
   }
+  bool taken = false;
   const std::string id = JobId(held->job().name());
   for (const v1::Report& report : request.reports()) {
     if (report.attempt_epoch() != held->job().attempt_epoch()) continue;
     if (report.has_scalars()) {
       options_.series->Add(id, report.scalars(), options_.clock->Now());
+      taken = true;
     } else if (report.has_expert_loads()) {
       options_.series->AddLoads(id, report.expert_loads());
       TakeWindow(held, report.expert_loads());
+      taken = true;
     }
   }
+  return taken;
 }
 
 }  // namespace cadre::coordinator

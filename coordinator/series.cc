@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -111,18 +112,41 @@ void SeriesStore::AddLoads(const std::string& job,
   pending_.loads.emplace_back(job, loads);
 }
 
+void SeriesStore::AfterFlush(std::function<void()> done) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!stopping_) {
+      pending_.waiting.push_back(std::move(done));
+      done = nullptr;
+    }
+  }
+  if (done) return done();
+  wake_.notify_one();
+}
+
 void SeriesStore::Run() {
   for (bool last = false; !last;) {
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      last = wake_.wait_for(lock, kFlushInterval, [this] { return stopping_; });
+      wake_.wait_for(lock, kFlushInterval, [this] {
+        return stopping_ || !pending_.waiting.empty() || !flushed_.empty();
+      });
+      last = stopping_;
     }
-    std::lock_guard<std::mutex> lock(db_mutex_);
-    const absl::Status status = Flush();
-    if (!status.ok() && !failing_) {
-      CADRE_LOG(WARNING) << "series: values are lost: " << status.ToString();
+    {
+      std::lock_guard<std::mutex> lock(db_mutex_);
+      const absl::Status status = Flush();
+      if (!status.ok() && !failing_) {
+        CADRE_LOG(WARNING) << "series: values are lost: " << status.ToString();
+      }
+      failing_ = !status.ok();
     }
-    failing_ = !status.ok();
+    std::vector<std::function<void()>> flushed;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      flushed = std::exchange(flushed_, {});
+    }
+    for (const auto& done : flushed) done();
   }
 }
 
@@ -132,13 +156,24 @@ absl::Status SeriesStore::Flush() {
     std::lock_guard<std::mutex> lock(mutex_);
     pending = std::exchange(pending_, {});
   }
-  if (pending.points.empty() && pending.loads.empty()) return absl::OkStatus();
-  CADRE_RETURN_IF_ERROR(db_.Exec("BEGIN IMMEDIATE"));
-  absl::Status status = Write(pending);
-  if (status.ok()) status = db_.Exec("COMMIT");
-  if (!status.ok()) {
-    ids_.clear();  // they may name rows that are no longer there
-    if (db_.InTransaction()) db_.Exec("ROLLBACK").IgnoreError();
+  absl::Status status;
+  if (!pending.points.empty() || !pending.loads.empty()) {
+    status = db_.Exec("BEGIN IMMEDIATE");
+    if (status.ok()) status = Write(pending);
+    if (status.ok()) status = db_.Exec("COMMIT");
+    if (!status.ok()) {
+      ids_.clear();  // they may name rows that are no longer there
+      if (db_.InTransaction()) db_.Exec("ROLLBACK").IgnoreError();
+    }
+  }
+  if (!pending.waiting.empty()) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      flushed_.insert(flushed_.end(),
+                      std::make_move_iterator(pending.waiting.begin()),
+                      std::make_move_iterator(pending.waiting.end()));
+    }
+    wake_.notify_one();
   }
   return status;
 }

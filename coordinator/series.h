@@ -3,12 +3,14 @@
 
 // Values over the steps of jobs (loss, learning rate, ...) and tokens per
 // expert, in series.db beside the journal. Kept with less care than jobs:
-// written about twice a second without waiting for the disk, so that a crash
-// loses the last moments; losing the file loses plots and nothing else. A
+// written without waiting for the disk itself, so that the end of the process
+// loses nothing that AfterFlush has called back for, but that of the machine
+// may lose the last moments; losing the file loses plots and nothing else. A
 // damaged file is put aside and begun anew. Thread-safe; reads and Forget wait
 // for the disk, the rest does not.
 
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -44,6 +46,10 @@ class SeriesStore {
   // Loads of steps that were counted before change only the recent window.
   void AddLoads(const std::string& job, const v1::ExpertLoads& loads);
   void Forget(const std::string& job);
+  // Calls back, from another thread, once all that was added before is written
+  // (or given up, which the log says: values stop no training). At once after
+  // Stop.
+  void AfterFlush(std::function<void()> done);
 
   // INVALID_ARGUMENT for a range or a limit below 0.
   absl::StatusOr<v1::GetMetricsResponse> Read(
@@ -65,6 +71,7 @@ class SeriesStore {
   struct Pending {
     std::vector<Point> points;
     std::vector<std::pair<std::string, v1::ExpertLoads>> loads;
+    std::vector<std::function<void()>> waiting;
   };
 
   explicit SeriesStore(Database db);
@@ -81,6 +88,8 @@ class SeriesStore {
   std::condition_variable wake_;
   bool stopping_ = false;
   Pending pending_;
+  // Of what a reader has written: for the thread to call, which holds no lock.
+  std::vector<std::function<void()>> flushed_;
   bool failing_ = false;  // one line in the log per trouble
 
   std::mutex db_mutex_;  // before mutex_ where both are held

@@ -31,11 +31,7 @@ const std::set<std::string>& Exempt() {
       // A file system of its own would have to be filled.
       "BackupState RESOURCE_EXHAUSTED",
       // tests/fault cuts real workers off; CommonCodes has both for Sync.
-      "Sync UNAVAILABLE", "Sync DEADLINE_EXCEEDED",
-      // expert_plan_test has jobs with experts in these states.
-      "RebalanceExperts FAILED_PRECONDITION NO_EXPERTS",
-      "RebalanceExperts FAILED_PRECONDITION NO_LOADS",
-      "RebalanceExperts FAILED_PRECONDITION REBALANCE_PENDING"};
+      "Sync UNAVAILABLE", "Sync DEADLINE_EXCEEDED"};
   return *kExempt;
 }
 
@@ -97,6 +93,7 @@ class StatusCodesTest : public ServerFixture {
   void Downloads();
   void Streams();
   void Workers();
+  void Experts();
 
   std::set<std::string> seen_;
 };
@@ -307,6 +304,65 @@ void StatusCodesTest::Workers() {
   Saw("Sync", foreign.Sync(sync_.get()));
 }
 
+// Loads of 8 experts on 2 ranks with a spare slot each, uneven enough to move.
+v1::ExpertLoads Loads(int64_t step) {
+  v1::ExpertLoads loads;
+  loads.set_first_step(step);
+  loads.set_last_step(step);
+  loads.set_steps_left(1000);
+  loads.set_slots_per_rank(5);
+  loads.set_expert_seconds(1.0);
+  loads.set_expert_bytes(1 << 20);
+  loads.set_expert_state_bytes(1 << 20);
+  auto* layer = loads.add_layers();
+  for (const int64_t tokens : {80, 40, 20, 10, 5, 3, 2, 1}) {
+    layer->add_tokens(tokens);
+  }
+  for (const int64_t tokens : {150, 11}) layer->add_rank_tokens(tokens);
+  return loads;
+}
+
+void StatusCodesTest::Experts() {
+  v1::ListJobsRequest list;
+  list.set_page_size(1000);
+  ASSERT_OK_AND_ASSIGN(const auto before, Call(jobs_, &Jobs::ListJobs, list));
+  for (const v1::Job& job : before.jobs()) {
+    if (IsTerminal(job.state())) continue;
+    ASSERT_OK(Cancel(job.name()).status());
+  }
+  AddWorkers(1);
+  for (const auto& worker : workers_) {
+    worker->content = "small";
+    worker->values = false;
+    worker->hold_at_step = 1;
+    worker->expert_loads = Loads;
+  }
+  v1::RebalanceExpertsRequest move;
+  const auto start = [&](const std::string& more) {
+    auto request = Request(2, 40);
+    request.set_job_yaml(request.job_yaml() + more);
+    const auto created = Create(request);
+    ASSERT_OK(created);
+    move.set_name(created->job().name());
+    ASSERT_TRUE(SyncUntilState(move.name(), v1::JOB_STATE_RUNNING));
+    Try(&Jobs::RebalanceExperts, "RebalanceExperts", move);
+  };
+  start("");  // each rank has all experts
+  ASSERT_OK(Cancel(move.name()).status());
+  ASSERT_TRUE(SyncUntilState(move.name(), v1::JOB_STATE_CANCELLED));
+  start(
+      "parallelism:\n  expert_parallel_size: 2\nmoe:\n"
+      "  spare_slots_per_rank: 1\n  rebalance_every: 1\n  rebalance: off\n");
+  for (const auto& worker : workers_) {
+    worker->values = true;
+    worker->hold_at_step = 3;
+  }
+  ASSERT_TRUE(
+      SyncUntil([&] { return Call(jobs_, &Jobs::RebalanceExperts, move).ok(); },
+                "an order"));
+  Try(&Jobs::RebalanceExperts, "RebalanceExperts", move);
+}
+
 TEST_F(StatusCodesTest, EveryPromiseOfTheCommentsIsKept) {
   configure = [](config::v1::CoordinatorConfig* config) {
     config->set_max_queued_jobs(2);
@@ -318,6 +374,7 @@ TEST_F(StatusCodesTest, EveryPromiseOfTheCommentsIsKept) {
   Downloads();
   Workers();
   Streams();
+  Experts();
   if (HasFatalFailure()) return;
   std::set<std::string> promised;
   for (const char* file : {"job_service", "admin_service", "worker_service"}) {

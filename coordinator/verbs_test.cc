@@ -190,6 +190,8 @@ TEST_F(VerbsTest, ADrainedWorkersJobMovesToAnother) {
   const v1::Job job = Get(name);
   EXPECT_THAT(job.attempts(1).workers(), ElementsAre("host.1"));
   EXPECT_EQ(job.attempts(1).from_step(), 4);
+  EXPECT_EQ(job.attempts(0).cause(), v1::FAILURE_CAUSE_DRAINED);
+  EXPECT_FALSE(job.has_failure());
 }
 
 TEST_F(VerbsTest, ADrainAtCheckpointWaitsForTheNextSaveOrTheDeadline) {

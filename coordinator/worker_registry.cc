@@ -26,11 +26,12 @@ WorkerRegistry::Admission WorkerRegistry::Observe(
     const v1::SyncRequest& request, absl::Duration now, absl::Time wall,
     bool* changed) {
   absl::MutexLock lock(&mutex_);
-  const std::string process =
-      absl::StrCat(request.worker_id(), " ", request.incarnation());
-  if (retired_.contains(process)) return Admission::kRetired;
+  const Admission admission = JudgeLocked(request);
+  if (admission == Admission::kRetired || admission == Admission::kLate) {
+    return admission;
+  }
   WorkerView& view = workers_[request.worker_id()];
-  const bool fresh = view.incarnation != request.incarnation();
+  const bool fresh = admission == Admission::kNew;
   if (fresh) {
     if (!view.incarnation.empty()) {
       retired_.insert(absl::StrCat(view.id, " ", view.incarnation));
@@ -61,7 +62,29 @@ WorkerRegistry::Admission WorkerRegistry::Observe(
   view.last_sync = now;
   view.last_sync_time = wall;
   view.unreachable_counted = false;
-  return fresh ? Admission::kNew : Admission::kKnown;
+  return admission;
+}
+
+WorkerRegistry::Admission WorkerRegistry::Judge(
+    const v1::SyncRequest& request) const {
+  absl::MutexLock lock(&mutex_);
+  return JudgeLocked(request);
+}
+
+WorkerRegistry::Admission WorkerRegistry::JudgeLocked(
+    const v1::SyncRequest& request) const {
+  if (retired_.contains(
+          absl::StrCat(request.worker_id(), " ", request.incarnation()))) {
+    return Admission::kRetired;
+  }
+  const auto it = workers_.find(request.worker_id());
+  if (it == workers_.end() || it->second.incarnation != request.incarnation()) {
+    return Admission::kNew;
+  }
+  const int64_t newest = it->second.last.sync_seq();
+  return request.sync_seq() != 0 && request.sync_seq() < newest
+             ? Admission::kLate
+             : Admission::kKnown;
 }
 
 std::vector<std::string> WorkerRegistry::TakeExpired(absl::Duration now) {

@@ -45,11 +45,15 @@ class WorkerRegistry {
     kKnown,    // the process that spoke before
     kNew,      // a worker or process not seen before
     kRetired,  // a newer process speaks for this worker_id
+    kLate,     // a newer call of the same process was here before
   };
   // Takes a Sync in. `changed` is set when a state, an epoch or a phase is not
   // what it was: something may have to be decided.
   Admission Observe(const v1::SyncRequest& request, absl::Duration now,
                     absl::Time wall, bool* changed);
+
+  // What Observe would answer now; takes nothing in.
+  Admission Judge(const v1::SyncRequest& request) const;
 
   // Workers that ran out of their lease since the last call.
   std::vector<std::string> TakeExpired(absl::Duration now);
@@ -64,6 +68,8 @@ class WorkerRegistry {
   bool AllSilent(absl::Duration now) const;
 
  private:
+  Admission JudgeLocked(const v1::SyncRequest& request) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   WorkerView Snapshot(const WorkerView& view, absl::Duration now) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 

@@ -131,6 +131,7 @@ class Agent {
   std::unique_ptr<Session> session_;
   std::string cluster_uuid_;
   int64_t generation_ = 0;
+  int64_t sync_seq_ = 0;
   bool connected_ = false;
   bool ever_connected_ = false;
   std::string last_error_;

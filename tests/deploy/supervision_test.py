@@ -122,7 +122,7 @@ class SupervisionTest(unittest.TestCase):
             self.assertGreater(len(moved), attempts)
             # It saved before it left: no failure, and no step is done again.
             self.assertEqual(moved[attempts - 1]["cause"],
-                             "FAILURE_CAUSE_UNSPECIFIED",
+                             "FAILURE_CAUSE_DRAINED",
                              json.dumps(moved, indent=1))
             self.assertEqual(moved[attempts - 1]["to_step"],
                              moved[attempts]["from_step"])
@@ -156,8 +156,9 @@ class SupervisionTest(unittest.TestCase):
         self.assertEqual(set(calm), set(range(1, STEPS + 1)))
         self.assertEqual(calm[STEPS], shaken[STEPS])
         self.assertEqual({step: calm[step] for step in shaken}, shaken)
-        # A coordinator that is killed may lose values that it has not written.
-        self.assertGreater(len(shaken), STEPS / 2)
+        # A killed worker loses what it has not reported; steps after the last
+        # save are done again.
+        self.assertGreaterEqual(len(shaken), 0.9 * STEPS)
         for unit in made.units:
             for _, why in unit.exits:
                 self.assertEqual(why, "", unit.name)
