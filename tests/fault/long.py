@@ -69,7 +69,8 @@ class Client(threading.Thread):
 
 
 def run(cycles, minutes, seed, clients, workers, folder):
-    made = cluster.Cluster(folder, config="backups { every: '0' }")
+    made = cluster.Cluster(folder, config="backups { every: '0' } "
+                                          "max_queued_jobs: 1000000")
     made.write_inputs()
     plan = random.Random(seed)
     stop = threading.Event()
@@ -98,11 +99,11 @@ def run(cycles, minutes, seed, clients, workers, folder):
                 end = time.monotonic() + LIFE_SECONDS
                 while answered() == before and time.monotonic() < end:
                     time.sleep(0.01)
-                time.sleep(plan.uniform(0, 0.5))
+                time.sleep(plan.uniform(0, 0.3))
             else:
                 made.kill_coordinator()
                 made.start_coordinator(
-                    f"journal.{plan.choice(POINTS)}=kill@{plan.randint(1, 25)}",
+                    f"journal.{plan.choice(POINTS)}=kill@{plan.randint(1, 15)}",
                     wait=False)
                 end = time.monotonic() + LIFE_SECONDS
                 while made.coordinator.alive() and time.monotonic() < end:
