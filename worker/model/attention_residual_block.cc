@@ -30,15 +30,19 @@ class AttentionResidualBlock final : public Block {
     out->bank = in.bank;
     if (starts_afresh_) out->bank.push_back(in.state);
     middle_ = ctx.Saved({T, D});
-    CADRE_RETURN_IF_ERROR(
-        Run(ctx, parts_.mixer.get(), &parts_.mixer_norm, x_, middle_));
+    const Tensor normed_x = ctx.Saved({T, D});
+    CADRE_RETURN_IF_ERROR(parts_.mixer_norm.Forward(ctx, x_, normed_x));
+    CADRE_RETURN_IF_ERROR(parts_.mixer->Forward(ctx, normed_x, middle_));
     if (!starts_afresh_) {
       CADRE_RETURN_IF_ERROR(AddInPlace(ctx.exec, in.state, middle_));
     }
     x2_ = ctx.Saved({T, D});
     CADRE_RETURN_IF_ERROR(ffn_mix_.Forward(ctx, out->bank, middle_, x2_));
-    CADRE_RETURN_IF_ERROR(
-        Run(ctx, parts_.ffn.get(), &parts_.ffn_norm, x2_, out->state));
+    const Tensor normed = ctx.Saved({T, D});
+    CADRE_RETURN_IF_ERROR(parts_.ffn_norm.Forward(ctx, x2_, normed));
+    // The next block's input was kept: the sum itself is not wanted again.
+    if (ctx.replay) return parts_.ffn->Replay(ctx, normed, out->state);
+    CADRE_RETURN_IF_ERROR(parts_.ffn->Forward(ctx, normed, out->state));
     return AddInPlace(ctx.exec, middle_, out->state);
   }
 
@@ -61,12 +65,6 @@ class AttentionResidualBlock final : public Block {
   }
 
  private:
-  static absl::Status Run(const LayerContext& ctx, Layer* layer, Norm* norm,
-                          const Tensor& x, const Tensor& y) {
-    const Tensor normed = ctx.Saved({x.dim(0), x.dim(1)});
-    CADRE_RETURN_IF_ERROR(norm->Forward(ctx, x, normed));
-    return layer->Forward(ctx, normed, y);
-  }
   static absl::Status RunBackward(const LayerContext& ctx, Layer* layer,
                                   Norm* norm, const Tensor& x, const Tensor& dy,
                                   const Tensor& dx) {

@@ -75,6 +75,7 @@ class Stopwatch {
 }  // namespace
 
 absl::Status ExpertDispatch::PlaceSlots(const LayerContext& ctx) {
+  if (placed_as_ == ctx.experts->placements) return absl::OkStatus();
   const ExpertPlacement& placement = ctx.experts->experts.placement;
   const std::vector<int32_t>& count = placement.layers[layer_].slot_count;
   const int64_t experts = placement.shape.num_experts;
@@ -86,16 +87,16 @@ absl::Status ExpertDispatch::PlaceSlots(const LayerContext& ctx) {
           static_cast<int32_t>(placement.SlotOfCopy(layer_, e, i)));
     }
   }
-  if (tables == placed_) return absl::OkStatus();
   const int64_t bytes = std::ssize(tables) * SizeOf(DType::kI32);
   if (placement_.num_bytes() != bytes) {
     placement_ = Buffer();
     CADRE_ASSIGN_OR_RETURN(
         placement_, Buffer::Create(ctx.exec, bytes, "placement of experts"));
   }
-  placed_ = std::move(tables);
-  return CopyToDevice(ctx.exec, placed_.data(),
-                      placement_.View(DType::kI32, {std::ssize(placed_)}));
+  placed_ = placement_.View(DType::kI32, {std::ssize(tables)});
+  CADRE_RETURN_IF_ERROR(CopyToDevice(ctx.exec, tables.data(), placed_));
+  placed_as_ = ctx.experts->placements;
+  return absl::OkStatus();
 }
 
 absl::Status ExpertDispatch::MakeTables(const LayerContext& ctx,
@@ -112,12 +113,11 @@ absl::Status ExpertDispatch::MakeTables(const LayerContext& ctx,
   const auto saved = [&](std::initializer_list<int64_t> dims) {
     return ctx.saved->Allocate(DType::kI32, dims);
   };
-  const Tensor placed = placement_.View(DType::kI32, {std::ssize(placed_)});
   slots_ = scratch({T, k});
   choices_ = saved({T, k});
   MoeSlotsArgs args{.ids = ids,
-                    .first_copy = placed.Rows(0, experts + 1),
-                    .copies = placed.Rows(experts + 1, placed.dim(0)),
+                    .first_copy = placed_.Rows(0, experts + 1),
+                    .copies = placed_.Rows(experts + 1, placed_.dim(0)),
                     .ep_rank = where.rank,
                     .slots_per_rank = where.slots_per_rank(),
                     .slots = slots_,
@@ -254,7 +254,8 @@ absl::Status ExpertDispatch::Unpack(const LayerContext& ctx, int64_t top_k,
       absl::StrCat("dispatch to MoE layer ", layer_));
 }
 
-void ExpertDispatch::CountTraffic(const LayerContext& ctx, int64_t width) {
+void ExpertDispatch::CountTraffic(const LayerContext& ctx, int64_t width,
+                                  bool combines) {
   ExpertTraffic& traffic = ctx.experts->traffic;
   const int me = ctx.experts->experts.rank;
   const int64_t row = width * SizeOf(ctx.dtype), p = SizeOf(ctx.param_dtype);
@@ -263,7 +264,9 @@ void ExpertDispatch::CountTraffic(const LayerContext& ctx, int64_t width) {
     const int64_t rows = sent.num_rows - sent.rows[me];
     const int64_t pairs = sent.num_pairs - sent.pairs[me];
     traffic.dispatch_bytes += rows * row + pairs * (kWordBytes + p);
-    traffic.combine_bytes += (received.num_rows - received.rows[me]) * row;
+    if (combines) {
+      traffic.combine_bytes += (received.num_rows - received.rows[me]) * row;
+    }
     if (ctx.replay) continue;
     traffic.rows += rows;
     traffic.pairs += pairs;
@@ -325,12 +328,14 @@ absl::Status ExpertDispatch::Forward(const LayerContext& ctx, const Tensor& in,
                                  chunk.received.pairs, words);
                }));
   }
-  CountTraffic(ctx, width);
+  const bool combines = out.present();
+  CountTraffic(ctx, width, combines);
   CADRE_RETURN_IF_ERROR(filler());
   for (Chunk& chunk : chunks) {
     CADRE_RETURN_IF_ERROR(runtime.queue.Wait(chunk.ticket));
     CADRE_RETURN_IF_ERROR(Unpack(ctx, ids.dim(1), &chunk));
-    const Tensor computed = ctx.Scratch({chunk.in_rows.dim(0), width});
+    Tensor computed;
+    if (combines) computed = ctx.Scratch({chunk.in_rows.dim(0), width});
     {
       const Stopwatch watch(&runtime.traffic.expert_seconds);
       CADRE_RETURN_IF_ERROR(
@@ -338,6 +343,7 @@ absl::Status ExpertDispatch::Forward(const LayerContext& ctx, const Tensor& in,
                                 computed, chunk.received.num_pairs));
     }
     CADRE_RETURN_IF_ERROR(ctx.scratch->status());
+    if (!combines) continue;
     // What came back lies where the rows lay that were sent.
     CADRE_ASSIGN_OR_RETURN(
         chunk.ticket, Launch(&runtime, ExchangeKind::kCombine,
@@ -348,6 +354,7 @@ absl::Status ExpertDispatch::Forward(const LayerContext& ctx, const Tensor& in,
                                                row_words);
                              }));
   }
+  if (!combines) return absl::OkStatus();
   PhaseScope combine(ctx.phases, Phase::kCombine);
   for (Chunk& chunk : chunks) {
     CADRE_RETURN_IF_ERROR(runtime.queue.Wait(chunk.ticket));

@@ -36,7 +36,8 @@ class ExpertDispatch {
       : experts_(experts), layer_(layer) {}
 
   // in [T, Dr]; ids i32 [T, k], logical or -1; weights [T, k]. out [T, Dr] is
-  // overwritten, after filler ran.
+  // overwritten, after filler ran; absent, nothing is sent back: a replay whose
+  // result is not read.
   absl::Status Forward(const LayerContext& ctx, const Tensor& in,
                        const Tensor& ids, const Tensor& weights,
                        const Tensor& out, const Filler& filler);
@@ -67,7 +68,7 @@ class ExpertDispatch {
     ExchangeQueue::Ticket ticket = 0;
   };
 
-  // The placement in force, where the exec is.
+  // The placement in force, where the exec is: anew when it has changed.
   absl::Status PlaceSlots(const LayerContext& ctx);
   // What each chunk sends, in order.
   absl::Status MakeTables(const LayerContext& ctx, const Tensor& ids);
@@ -78,13 +79,14 @@ class ExpertDispatch {
   absl::Status Pack(const LayerContext& ctx, const Tensor& in,
                     const Tensor& weights, Chunk* chunk);
   absl::Status Unpack(const LayerContext& ctx, int64_t top_k, Chunk* chunk);
-  void CountTraffic(const LayerContext& ctx, int64_t width);
+  void CountTraffic(const LayerContext& ctx, int64_t width, bool combines);
 
   Experts experts_;
   int layer_ = 0;
   // [experts + 1] first copies, then the slots of all copies.
-  std::vector<int32_t> placed_;
-  Buffer placement_;  // the same
+  Buffer placement_;
+  Tensor placed_;           // the part in use
+  int64_t placed_as_ = -1;  // ExpertRuntime::placements then
   std::vector<Chunk> chunks_;
   Tensor slots_, choices_;                          // [T, k], of MoeSlots
   std::vector<int64_t> send_counts_, recv_counts_;  // [ranks][chunks][2]

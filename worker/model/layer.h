@@ -18,6 +18,12 @@ class Layer {
   // keeps the view. What else the backward pass needs goes to ctx.saved.
   virtual absl::Status Forward(const LayerContext& ctx, const Tensor& x,
                                const Tensor& y) = 0;
+  // Forward in a replay for a caller that does not read the result: y is
+  // workspace, and holds anything afterwards.
+  virtual absl::Status Replay(const LayerContext& ctx, const Tensor& x,
+                              const Tensor& y) {
+    return Forward(ctx, x, y);
+  }
   // Gradients of the last Forward: dx is overwritten; gradients of trainable
   // parameters are added to theirs. dy is left as it is.
   virtual absl::Status Backward(const LayerContext& ctx, const Tensor& dy,

@@ -291,6 +291,7 @@ absl::Status BlockModel::SetPlacement(const ExpertPlacement& placement) {
         "the placement has other layers, experts, ranks or slots");
   }
   runtime_->experts.placement = placement;
+  ++runtime_->placements;
   for (const auto& [parameter, layer] : weights_.experts()) {
     parameter->rows = HeldExperts(runtime_->experts, layer);
   }

@@ -182,6 +182,17 @@ absl::Status MoeLayer::BackwardShared(const LayerContext& ctx, const Tensor& dy,
 
 absl::Status MoeLayer::Forward(const LayerContext& ctx, const Tensor& x,
                                const Tensor& y) {
+  return Run(ctx, x, y);
+}
+
+absl::Status MoeLayer::Replay(const LayerContext& ctx, const Tensor& x,
+                              const Tensor& y) {
+  // Behind a latent space the backward pass reads what the experts gave.
+  return Run(ctx, x, spec_.latent_dim == 0 ? Tensor() : y);
+}
+
+absl::Status MoeLayer::Run(const LayerContext& ctx, const Tensor& x,
+                           const Tensor& y) {
   const int64_t T = x.dim(0);
   x_ = x;
   CADRE_RETURN_IF_ERROR(Route(ctx, x));
@@ -207,8 +218,8 @@ absl::Status MoeLayer::Forward(const LayerContext& ctx, const Tensor& x,
     }
     CADRE_RETURN_IF_ERROR(latent_up_.Forward(ctx, combined_norm_, y));
   }
-  return shared_ == nullptr ? absl::OkStatus()
-                            : AddInPlace(ctx.exec, shared_y, y);
+  return shared_ == nullptr || !y.present() ? absl::OkStatus()
+                                            : AddInPlace(ctx.exec, shared_y, y);
 }
 
 // The router's part of the gradient, added to dx.

@@ -26,11 +26,15 @@ class MoeLayer final : public Layer {
 
   absl::Status Forward(const LayerContext& ctx, const Tensor& x,
                        const Tensor& y) override;
+  absl::Status Replay(const LayerContext& ctx, const Tensor& x,
+                      const Tensor& y) override;
   absl::Status Backward(const LayerContext& ctx, const Tensor& dy,
                         const Tensor& dx) override;
 
  private:
   explicit MoeLayer(const MoeSpec& spec) : spec_(spec) {}
+  // y absent: for the backward pass alone.
+  absl::Status Run(const LayerContext& ctx, const Tensor& x, const Tensor& y);
   absl::Status Route(const LayerContext& ctx, const Tensor& x);
   // Applies the capacity of experts to a fresh choice.
   absl::Status LimitExperts(const LayerContext& ctx);

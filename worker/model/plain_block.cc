@@ -16,6 +16,7 @@ class PlainBlock final : public Block {
     middle_ = ctx.Saved({T, D});
     CADRE_RETURN_IF_ERROR(
         Add(ctx, parts_.mixer.get(), &parts_.mixer_norm, in_, middle_));
+    if (ctx.replay) return Replay(ctx, out->state);
     return Add(ctx, parts_.ffn.get(), &parts_.ffn_norm, middle_, out->state);
   }
 
@@ -35,6 +36,12 @@ class PlainBlock final : public Block {
     CADRE_RETURN_IF_ERROR(norm->Forward(ctx, x, normed));
     CADRE_RETURN_IF_ERROR(layer->Forward(ctx, normed, y));
     return AddInPlace(ctx.exec, x, y);
+  }
+  // The next block's input was kept: the sum itself is not wanted again.
+  absl::Status Replay(const LayerContext& ctx, const Tensor& workspace) {
+    const Tensor normed = ctx.Saved({middle_.dim(0), middle_.dim(1)});
+    CADRE_RETURN_IF_ERROR(parts_.ffn_norm.Forward(ctx, middle_, normed));
+    return parts_.ffn->Replay(ctx, normed, workspace);
   }
   // d holds dy, then dx.
   static absl::Status AddBackward(const LayerContext& ctx, Layer* layer,

@@ -21,9 +21,10 @@ class RoutedExperts {
   explicit RoutedExperts(Experts experts) : experts_(experts) {}
 
   // in [N, Dr]; slots i32 [N, w] of local slots or -1; weights [N, w] of
-  // ctx.param_dtype. out [N, Dr] is overwritten. slots and weights must live
-  // until the backward pass. At most `max_pairs` slots are not -1, where that
-  // is known: on a GPU it bounds the memory of their rows.
+  // ctx.param_dtype. out [N, Dr] is overwritten; absent, the rows are run for
+  // the backward pass alone. slots and weights must live until that. At most
+  // `max_pairs` slots are not -1, where that is known: on a GPU it bounds the
+  // memory of their rows.
   absl::Status Forward(const LayerContext& ctx, const Tensor& in,
                        const Tensor& slots, const Tensor& weights,
                        const Tensor& out,

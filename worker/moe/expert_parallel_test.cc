@@ -6,6 +6,7 @@
 #include <cmath>
 #include <variant>
 
+#include "plan/capacity.h"
 #include "worker/model/tiny_models.h"
 #include "worker/moe/rank_runs.h"
 
@@ -162,6 +163,10 @@ TEST(ExpertDispatchTest, ZLossIsOverAllRanks) {
 TEST(ExpertDispatchTest, OverflowIsTheSameInEveryLayout) {
   const ModelSpec spec = TinyModelNamed("KimiLinear");
   const std::vector<Batch> batches = Batches(spec, {{12}, {9, 5}, {3}, {11}});
+  int64_t top_k = 0;
+  for (const BlockSpec& block : spec.blocks) {
+    if (const auto* moe = std::get_if<MoeSpec>(&block.ffn)) top_k = moe->top_k;
+  }
   for (const auto policy :
        {OverflowPolicy::kDropByWeight, OverflowPolicy::kDropByPosition,
         OverflowPolicy::kRemap}) {
@@ -172,9 +177,15 @@ TEST(ExpertDispatchTest, OverflowIsTheSameInEveryLayout) {
                   .moe = {.overflow = policy, .capacity_factor = 1.0}}};
     const RunResult one = RunOnRanks(spec, options, InOrder(spec, 1), batches);
     int64_t dropped = 0, moved = 0;
-    for (const ForwardResult& rank : one.ranks) {
-      for (const MoeLayerCounts& layer : rank.moe_counts) {
-        EXPECT_GT(layer.capacity, 0);
+    for (size_t r = 0; r < batches.size(); ++r) {
+      for (const MoeLayerCounts& layer : one.ranks[r].moe_counts) {
+        EXPECT_EQ(layer.capacity,
+                  ExpertCapacity({.tokens = batches[r].num_tokens(),
+                                  .top_k = top_k,
+                                  .num_experts = 8,
+                                  .capacity_factor = 1.0})
+                      .value());
+        EXPECT_EQ(layer.routed, batches[r].num_real_tokens() * top_k);
         dropped += layer.dropped;
         for (int64_t n : layer.remapped) moved += n;
       }
@@ -189,6 +200,15 @@ TEST(ExpertDispatchTest, OverflowIsTheSameInEveryLayout) {
          {InOrder(spec, 2), InOrder(spec, 4), WithSpares(spec, 4, 1)}) {
       const RunResult spread = RunOnRanks(spec, options, placement, batches);
       ExpectSame(spread, one);
+      // What ranks compute is what was routed less what was dropped.
+      for (size_t l = 0; l < one.ranks[0].moe_counts.size(); ++l) {
+        int64_t computed = 0, admitted = 0;
+        for (const ForwardResult& rank : spread.ranks) {
+          computed += rank.traffic.computed_pairs[l];
+          admitted += rank.moe_counts[l].routed - rank.moe_counts[l].dropped;
+        }
+        EXPECT_EQ(computed, admitted);
+      }
       for (size_t r = 0; r < batches.size(); ++r) {
         for (size_t l = 0; l < one.ranks[r].moe_counts.size(); ++l) {
           const MoeLayerCounts& a = spread.ranks[r].moe_counts[l];
@@ -196,6 +216,7 @@ TEST(ExpertDispatchTest, OverflowIsTheSameInEveryLayout) {
           EXPECT_EQ(a.routed, b.routed);
           EXPECT_EQ(a.dropped, b.dropped);
           EXPECT_EQ(a.remapped, b.remapped);
+          EXPECT_EQ(a.capacity, b.capacity);
         }
       }
     }
@@ -219,6 +240,21 @@ TEST(ExpertDispatchTest, OverlapChangesNoBit) {
   }
 }
 
+// Over all ranks.
+ExpertTraffic Sum(const RunResult& run) {
+  ExpertTraffic sum;
+  for (const ForwardResult& rank : run.ranks) {
+    sum.rows += rank.traffic.rows;
+    sum.pairs += rank.traffic.pairs;
+    sum.dispatch_bytes += rank.traffic.dispatch_bytes;
+    sum.combine_bytes += rank.traffic.combine_bytes;
+    sum.backward_dispatch_bytes += rank.traffic.backward_dispatch_bytes;
+    sum.backward_combine_bytes += rank.traffic.backward_combine_bytes;
+    sum.count_bytes += rank.traffic.count_bytes;
+  }
+  return sum;
+}
+
 TEST(ExpertDispatchTest, MovesAsManyBytesAsTheFormulaSays) {
   const ModelSpec spec = TinyModelNamed("KimiK3");
   int64_t layers = 0, experts = 8, latent = 0;
@@ -232,7 +268,6 @@ TEST(ExpertDispatchTest, MovesAsManyBytesAsTheFormulaSays) {
   const std::vector<Batch> batches =
       Batches(spec, {{9}, {7, 2}, {5}, {5}, {5}, {5}, {5}, {5}});
   const RunResult run = RunOnRanks(spec, {}, InOrder(spec, experts), batches);
-  ExpertTraffic sum;
   int64_t routed = 0, at_home = 0;
   for (int r = 0; r < experts; ++r) {
     const ForwardResult& rank = run.ranks[r];
@@ -240,14 +275,8 @@ TEST(ExpertDispatchTest, MovesAsManyBytesAsTheFormulaSays) {
       for (int64_t n : layer) routed += n;
       at_home += layer[r];
     }
-    sum.rows += rank.traffic.rows;
-    sum.pairs += rank.traffic.pairs;
-    sum.dispatch_bytes += rank.traffic.dispatch_bytes;
-    sum.combine_bytes += rank.traffic.combine_bytes;
-    sum.backward_dispatch_bytes += rank.traffic.backward_dispatch_bytes;
-    sum.backward_combine_bytes += rank.traffic.backward_combine_bytes;
-    sum.count_bytes += rank.traffic.count_bytes;
   }
+  const ExpertTraffic sum = Sum(run);
   const int64_t rows = routed - at_home;
   EXPECT_EQ(sum.rows, rows);
   EXPECT_EQ(sum.pairs, rows);
@@ -256,6 +285,40 @@ TEST(ExpertDispatchTest, MovesAsManyBytesAsTheFormulaSays) {
   EXPECT_EQ(sum.backward_dispatch_bytes, rows * 4 * latent);
   EXPECT_EQ(sum.backward_combine_bytes, rows * (4 * latent + 4));
   EXPECT_EQ(sum.count_bytes, layers * experts * (experts - 1) * 16);
+}
+
+// Five exchanges a layer: a block that is run again gets its rows, and sends
+// back only what its backward pass reads (behind a latent space, or between
+// hyper-connections).
+TEST(ExpertDispatchTest, AReplaySendsRowsBackOnlyWhereTheyAreRead) {
+  for (const char* name : {"Qwen3Moe", "DeepSeekV3", "Qwen3Next", "KimiLinear",
+                           "Glm5Next", "KimiK3"}) {
+    SCOPED_TRACE(name);
+    const ModelSpec spec = TinyModelNamed(name);
+    bool reads = std::holds_alternative<HyperConnections>(spec.residual);
+    for (const BlockSpec& block : spec.blocks) {
+      const auto* moe = std::get_if<MoeSpec>(&block.ffn);
+      if (moe != nullptr) reads = reads || moe->latent_dim > 0;
+    }
+    const std::vector<Batch> batches = Batches(spec, {{9}, {7, 2}, {5, 3}, {}});
+    RunOptions options;
+    const RunResult kept = RunOnRanks(spec, options, InOrder(spec, 4), batches);
+    options.model.activation_checkpointing = true;
+    const RunResult again =
+        RunOnRanks(spec, options, InOrder(spec, 4), batches);
+    EXPECT_EQ(again.loss, kept.loss);
+    EXPECT_EQ(again.aux_loss, kept.aux_loss);
+    EXPECT_EQ(again.gradients, kept.gradients);
+    const ExpertTraffic a = Sum(again), k = Sum(kept);
+    EXPECT_GT(k.rows, 0);
+    EXPECT_EQ(a.rows, k.rows);
+    EXPECT_EQ(a.pairs, k.pairs);
+    EXPECT_EQ(a.dispatch_bytes, 2 * k.dispatch_bytes);
+    EXPECT_EQ(a.combine_bytes, (reads ? 2 : 1) * k.combine_bytes);
+    EXPECT_EQ(a.backward_dispatch_bytes, k.backward_dispatch_bytes);
+    EXPECT_EQ(a.backward_combine_bytes, k.backward_combine_bytes);
+    EXPECT_EQ(a.count_bytes, k.count_bytes);
+  }
 }
 
 }  // namespace

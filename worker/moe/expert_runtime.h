@@ -45,6 +45,7 @@ struct ExpertRuntime {
         queue(overlap) {}
 
   ExpertParallel experts;
+  int64_t placements = 0;     // counts changes of experts.placement
   Communicator* const group;  // null: one rank
   const int chunks;           // of a micro-batch's tokens
   // Of a GPU: what the exchanges are ordered behind; null on the CPU.
