@@ -218,6 +218,24 @@ TEST_F(AgentTest, SaysWhoItIsWhenIdle) {
   EXPECT_THAT(request.job(), IsEmpty());
 }
 
+TEST_F(AgentTest, CountsItsCallsAlsoThoseThatFail) {
+  StartAgent(ObedientSession);
+  const SyncRequest first =
+      coordinator_->WaitFor([](const SyncRequest&) { return true; });
+  EXPECT_EQ(first.sync_seq(), 1);
+  coordinator_->SetAnswer([](const SyncRequest&, SyncResponse*) {
+    return absl::UnavailableError("busy");
+  });
+  int64_t last = coordinator_->WaitForNext().sync_seq();
+  for (int i = 0; i < 3; ++i) {
+    const int64_t next =
+        coordinator_->WaitFor([](const SyncRequest&) { return true; })
+            .sync_seq();
+    EXPECT_EQ(next, last + 1);
+    last = next;
+  }
+}
+
 TEST_F(AgentTest, TakesAnAssignmentThroughAllTargetsToIdle) {
   StartAgent(ObedientSession);
   coordinator_->SetAnswer(WantRun(3, DesiredRun::TARGET_PREPARE));

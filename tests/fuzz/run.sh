@@ -1,7 +1,7 @@
 #!/bin/bash
 # run.sh [--minutes N] [--seed S] [--parallel P] [TARGET...]: searches each
 # parser with libFuzzer under the address and undefined-behaviour sanitizers, N
-# minutes each (10), P at a time (2). Needs clang-19 and libclang-rt-19-dev.
+# minutes each (10), P at a time (2). Needs what packages.txt beside it names.
 # What is found lies in fuzz-findings/TARGET/; the search starts from the corpus
 # of the tree and, where a former run left one, from fuzz-corpus/TARGET/.
 set -euo pipefail
@@ -17,8 +17,11 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-if ! command -v clang-19 >/dev/null; then
-  echo "run.sh: no clang-19; apt-get install clang-19 libclang-rt-19-dev" >&2
+runtime=libclang_rt.fuzzer-$(uname -m).a
+if ! command -v clang-19 >/dev/null ||
+  [ "$(clang-19 -print-file-name="$runtime")" = "$runtime" ]; then
+  echo "run.sh: no clang-19 or no $runtime; apt-get install" \
+    "$(grep -v '^#' tests/fuzz/packages.txt | xargs)" >&2
   exit 2
 fi
 # An output base of its own: a change of compiler would throw away the other's.
