@@ -184,11 +184,9 @@ void Pass::Mixer(const KdaSpec& kda, bool backward) {
   if (!backward) {
     for (const char* part : parts) {
       Save({T_, n * d});
-      Save({T_, n * d});
       Forward(part, D);
     }
-    Save({T_, n * d});
-    Save({T_, n * d});
+    for (int i = 0; i < 3; ++i) Save({T_, n * d});
     Save({T_, d});
     Save({T_, n * d});
     Save({T_, n});
@@ -224,7 +222,6 @@ void Pass::Mixer(const KdaSpec& kda, bool backward) {
   Take({T_, d});
   Backward("self_attn.forget_gate.f_b_proj", d);
   Backward("self_attn.forget_gate.f_a_proj", D);
-  Take({T_, n * d});
   for (const char* part : parts) Backward(part, D);
 }
 

@@ -3,6 +3,7 @@
 #include "kernels/common/math.cuh"
 #include "kernels/common/reduce.cuh"
 #include "kernels/common/vec.cuh"
+#include "kernels/short_conv/conv_walk.cuh"
 #include "kernels/short_conv/short_conv.h"
 
 namespace cadre {
@@ -12,21 +13,6 @@ constexpr char kOp[] = "short_conv";
 constexpr int kTokens = 16;   // a thread walks this many
 constexpr int kBlock = 128;   // threads, side by side over channels
 constexpr int kMaxWidth = 8;  // taps
-
-// Which document the walk is in.
-struct Walk {
-  __device__ Walk(const int32_t* cu, int docs, int64_t t)
-      : cu(cu), docs(docs), doc(DocumentOf(cu, docs, t)) {}
-  // Moves on to token t, which is not before the last one.
-  __device__ void To(int64_t t) {
-    while (doc < docs && t >= cu[doc + 1]) ++doc;
-  }
-  __device__ bool padding() const { return doc == docs; }
-  __device__ int64_t start() const { return cu[doc]; }
-  const int32_t* cu;
-  int docs;
-  int doc;
-};
 
 // A thread holds N channels, their W taps and the last W - 1 rows of x.
 template <typename T, int N, int W>

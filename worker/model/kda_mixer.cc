@@ -3,8 +3,7 @@
 #include "base/status_macros.h"
 #include "kernels/gated_rmsnorm/gated_rmsnorm.h"
 #include "kernels/kda/kda.h"
-#include "kernels/l2norm/l2norm.h"
-#include "kernels/short_conv/short_conv.h"
+#include "kernels/short_conv/conv_front.h"
 
 namespace cadre {
 
@@ -46,7 +45,7 @@ KdaInputs KdaMixer::RecurrenceInputs(const LayerContext& ctx) const {
   const int64_t T = ctx.num_tokens, n = spec_.num_heads, d = spec_.head_dim;
   return {.q = q_unit_,
           .k = k_unit_,
-          .v = post_[2].Reshape({T, n, d}),
+          .v = values_,
           .z = z_.Reshape({T, n, d}),
           .beta = beta_,
           .a_log = a_log_->value.Reshape({n}),
@@ -61,22 +60,22 @@ absl::Status KdaMixer::Forward(const LayerContext& ctx, const Tensor& x,
   const int64_t T = ctx.num_tokens, n = spec_.num_heads, d = spec_.head_dim;
   x_ = x;
   Linear* const projections[3] = {&q_, &k_, &v_};
+  ConvFrontForwardArgs front{.cu_seqlens = ctx.cu_seqlens};
   for (int part = 0; part < 3; ++part) {
     pre_[part] = ctx.Saved({T, n * d});
-    post_[part] = ctx.Saved({T, n * d});
     CADRE_RETURN_IF_ERROR(projections[part]->Forward(ctx, x, pre_[part]));
-    CADRE_RETURN_IF_ERROR(
-        ShortConvForward(ctx.exec, {.x = pre_[part],
-                                    .w = ConvPart(conv_->value, part),
-                                    .cu_seqlens = ctx.cu_seqlens,
-                                    .y = post_[part]}));
   }
   q_unit_ = ctx.Saved({T, n, d});
   k_unit_ = ctx.Saved({T, n, d});
-  CADRE_RETURN_IF_ERROR(L2NormForward(
-      ctx.exec, {.x = post_[0].Reshape({T, n, d}), .y = q_unit_}));
-  CADRE_RETURN_IF_ERROR(L2NormForward(
-      ctx.exec, {.x = post_[1].Reshape({T, n, d}), .y = k_unit_}));
+  values_ = ctx.Saved({T, n, d});
+  const Tensor post[3] = {q_unit_, k_unit_, values_};
+  for (int part = 0; part < 3; ++part) {
+    front.parts.push_back({.x = pre_[part],
+                           .w = ConvPart(conv_->value, part),
+                           .y = post[part].Reshape({T, n * d}),
+                           .unit_dim = part < 2 ? d : 0});
+  }
+  CADRE_RETURN_IF_ERROR(ConvFrontForward(ctx.exec, front));
 
   f_mid_ = ctx.Saved({T, f_a_.out()});
   z_ = ctx.Saved({T, n * d});
@@ -165,22 +164,23 @@ absl::Status KdaMixer::Backward(const LayerContext& ctx, const Tensor& dy,
   CADRE_RETURN_IF_ERROR(f_b_.Backward(ctx, f_mid_, dz, d_mid));
   CADRE_RETURN_IF_ERROR(f_a_.Backward(ctx, x_, d_mid, dx, /*accumulate=*/true));
 
-  CADRE_RETURN_IF_ERROR(L2NormBackward(
-      ctx.exec, {.x = post_[0].Reshape({T, n, d}), .dy = dq, .dx = dq}));
-  CADRE_RETURN_IF_ERROR(L2NormBackward(
-      ctx.exec, {.x = post_[1].Reshape({T, n, d}), .dy = dk, .dx = dk}));
+  // The gradients in front of the convolutions go where nothing is needed from
+  // any more.
   const Tensor d_post[3] = {dq, dk, dv};
+  const Tensor d_pre[3] = {d_normed, d_heads.Reshape({T, n * d}), d_gate};
   Linear* const projections[3] = {&q_, &k_, &v_};
-  const Tensor d_pre = ctx.Scratch({T, n * d});
+  ConvFrontBackwardArgs front{.cu_seqlens = ctx.cu_seqlens};
   for (int part = 0; part < 3; ++part) {
-    CADRE_RETURN_IF_ERROR(
-        ShortConvBackward(ctx.exec, {.x = pre_[part],
-                                     .w = ConvPart(conv_->value, part),
-                                     .cu_seqlens = ctx.cu_seqlens,
-                                     .dy = d_post[part].Reshape({T, n * d}),
-                                     .dx = d_pre,
-                                     .dw = ConvPart(conv_->grad, part)}));
-    CADRE_RETURN_IF_ERROR(projections[part]->Backward(ctx, x_, d_pre, dx,
+    front.parts.push_back({.x = pre_[part],
+                           .w = ConvPart(conv_->value, part),
+                           .dy = d_post[part].Reshape({T, n * d}),
+                           .dx = d_pre[part],
+                           .dw = ConvPart(conv_->grad, part),
+                           .unit_dim = part < 2 ? d : 0});
+  }
+  CADRE_RETURN_IF_ERROR(ConvFrontBackward(ctx.exec, front));
+  for (int part = 0; part < 3; ++part) {
+    CADRE_RETURN_IF_ERROR(projections[part]->Backward(ctx, x_, d_pre[part], dx,
                                                       /*accumulate=*/true));
   }
   return absl::OkStatus();

@@ -41,7 +41,7 @@ class KdaMixer final : public Layer {
 
   // Of the last forward pass: before and behind the convolutions, behind the
   // l2 norms, and so on in the order of the computation.
-  Tensor x_, pre_[3], post_[3], q_unit_, k_unit_, f_mid_, z_, beta_, o_heads_,
+  Tensor x_, pre_[3], q_unit_, k_unit_, values_, f_mid_, z_, beta_, o_heads_,
       g_mid_, gate_, normed_;
 };
 
