@@ -29,6 +29,25 @@
 
 namespace cadre::linear_attention {
 
+// dG summed, and what comes of it. The chunk is looked up again: registers are
+// too short to keep it.
+__device__ __forceinline__ void EndFinish(const Problem& p,
+                                          const FinishOutput& out,
+                                          FinishSums& sums, FinishSmem& smem) {
+  const int block = BlockIndexAgain();
+  const int head = p.first_head + block % p.num_heads;
+  const int chunk_index = block / p.num_heads;
+  const Chunk chunk = p.chunks[chunk_index];
+  const FinishPlace at(chunk.length);
+  uint32_t z[4][2];
+  LoadGate(p, chunk, head, at, z);
+  SumInsideBlock(smem, at, sums);
+  __syncthreads();
+  AddLowerBlocks(smem, at, sums);
+  WriteBeta(p, chunk, head, smem, out.dbeta);
+  WriteGate(p, chunk, head, p.tile(chunk_index, head), out, at, z, sums, smem);
+}
+
 __device__ __forceinline__ void FinishChunk(const Problem& p,
                                             const FinishOutput& out,
                                             FinishSmem& smem) {
@@ -85,14 +104,7 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
   AddInside(smem, place(), chunk.length, sums);
   AddBelow(smem, place(), sums);
   WriteKeys(p, chunk, head, place(), sums.dk, out.dk);
-  const FinishPlace at = place();
-  uint32_t z[4][2];
-  LoadGate(p, chunk, head, at, z);
-  SumInsideBlock(smem, at, sums);
-  __syncthreads();
-  AddLowerBlocks(smem, at, sums);
-  WriteBeta(p, chunk, head, smem, out.dbeta);
-  WriteGate(p, chunk, head, tile, out, at, z, sums, smem);
+  EndFinish(p, out, sums, smem);
 }
 
 }  // namespace cadre::linear_attention

@@ -65,12 +65,20 @@ __device__ inline void AddSteepBelow(const FinishSmem& smem,
   }
 }
 
-// Sums over the rows above of one score matrix's gradient, `to` [16,32].
+// Sums over the rows above of one score matrix's gradient, `to` [16,32]; what
+// they give to dG is added there. `rows` is what the matrix multiplies, and
+// `risen` that times exp(G - border before), rounded.
+//
+// dG takes what rows give to each other once with each sign, and summed over
+// rows both must cancel: so its products are of the same rounded operands as
+// in the sums below.
 template <bool kDiagonal>
 __device__ __forceinline__ void SumAbove(const FinishSmem& smem,
                                          const FinishPlace& at, int length,
                                          bool steep, const float* scores,
-                                         float (&to)[4][4]) {
+                                         const uint16_t* rows,
+                                         const float* risen, float (&to)[4][4],
+                                         float (&dg)[4][4]) {
   int column[4];
 #pragma unroll
   for (int n = 0; n < 4; ++n) column[n] = DeepColumn(at.col0 + 8 * n, at.lane);
@@ -116,11 +124,25 @@ __device__ __forceinline__ void SumAbove(const FinishSmem& smem,
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float2 gs = DeepPair(smem.g, at, n, half);
+      const float2 row = DeepPair(risen, at, n, half);
+      dg[n][2 * half] += row.x * to[n][2 * half];
+      dg[n][2 * half + 1] += row.y * to[n][2 * half + 1];
       to[n][2 * half] *= Exp2(gs.x);
       to[n][2 * half + 1] *= Exp2(gs.y);
     }
   }
-  if (steep) AddSteepAbove(smem, at, length, scores, to);
+  if (!steep) return;
+  float own[4][4] = {};
+  AddSteepAbove(smem, at, length, scores, own);
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t pair = WidePair(rows, at, n, i >> 1);
+      dg[n][i] += (i & 1 ? High(pair) : Low(pair)) * own[n][i];
+      to[n][i] += own[n][i];
+    }
+  }
 }
 
 // What rows above give to q and k.
@@ -132,7 +154,8 @@ __device__ __forceinline__ void AddAbove(const FinishSmem& smem,
                              smem.d_aqk[at.row[1] * (kScorePitch + 1)]};
   {
     float aq[4][4] = {};
-    SumAbove<true>(smem, at, length, steep, smem.d_aqk, aq);
+    SumAbove<true>(smem, at, length, steep, smem.d_aqk, smem.deep.q,
+                   smem.deep.qp, aq, sums.dg);
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
 #pragma unroll
@@ -141,9 +164,8 @@ __device__ __forceinline__ void AddAbove(const FinishSmem& smem,
         const uint32_t ks = WidePair(smem.deep.k, at, n, i >> 1);
         const float q = i & 1 ? High(qs) : Low(qs);
         const float k = i & 1 ? High(ks) : Low(ks);
-        sums.dq[n][i] += aq[n][i];
         sums.dg[n][i] += q * sums.dq[n][i];
-        sums.dq[n][i] += diagonal[i >> 1] * k;
+        sums.dq[n][i] += aq[n][i] + diagonal[i >> 1] * k;
         sums.dk[n][i] += diagonal[i >> 1] * q;
       }
     }
@@ -154,15 +176,14 @@ __device__ __forceinline__ void AddKeysAbove(const FinishSmem& smem,
                                              FinishSums& sums) {
   const bool steep = smem.steep[at.block] != 0;
   float ak[4][4] = {};
-  SumAbove<false>(smem, at, length, steep, smem.d_akk, ak);
+  SumAbove<false>(smem, at, length, steep, smem.d_akk, smem.deep.k,
+                  smem.deep.kp, ak, sums.dg);
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint32_t ks = WidePair(smem.deep.k, at, n, i >> 1);
-      const float to_k = (i & 1 ? High(ks) : Low(ks)) * ak[n][i];
-      sums.row_sum_scaled[i >> 1] += to_k;
-      sums.dg[n][i] += to_k;
+      sums.row_sum_scaled[i >> 1] += (i & 1 ? High(ks) : Low(ks)) * ak[n][i];
       sums.dk[n][i] += ak[n][i];
     }
   }
@@ -188,24 +209,6 @@ __device__ __forceinline__ void AddRowsBelow(const FinishSmem& smem,
   }
 }
 
-// Rows of kt into dk and dG.
-__device__ __forceinline__ void AddToKeys(const FinishSmem& smem,
-                                          const FinishPlace& at,
-                                          const float (&kt)[4][4],
-                                          FinishSums& sums) {
-#pragma unroll
-  for (int n = 0; n < 4; ++n) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const uint32_t ks = WidePair(smem.deep.k, at, n, half);
-      sums.dk[n][2 * half] += kt[n][2 * half];
-      sums.dk[n][2 * half + 1] += kt[n][2 * half + 1];
-      sums.dg[n][2 * half] -= Low(ks) * kt[n][2 * half];
-      sums.dg[n][2 * half + 1] -= High(ks) * kt[n][2 * half + 1];
-    }
-  }
-}
-
 // What rows get from the rows of their own block below them.
 __device__ __forceinline__ void AddInside(const FinishSmem& smem,
                                           const FinishPlace& at, int length,
@@ -214,23 +217,39 @@ __device__ __forceinline__ void AddInside(const FinishSmem& smem,
   float inside[4][4] = {};
   if (steep) {
     AddSteepBelow(smem, at, length, inside);
-  } else {
-    int column[4];
-#pragma unroll
-    for (int n = 0; n < 4; ++n)
-      column[n] = DeepColumn(at.col0 + 8 * n, at.lane);
-    AddRowsBelow(smem, at, column, at.row0, true, inside);
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float2 gs = DeepPair(smem.g, at, n, half);
-        inside[n][2 * half] *= Exp2(-gs.x);
-        inside[n][2 * half + 1] *= Exp2(-gs.y);
+      for (int i = 0; i < 4; ++i) {
+        const uint32_t ks = WidePair(smem.deep.k, at, n, i >> 1);
+        sums.dg[n][i] -= (i & 1 ? High(ks) : Low(ks)) * inside[n][i];
+        sums.dk[n][i] += inside[n][i];
       }
     }
+    return;
   }
-  AddToKeys(smem, at, inside, sums);
+  int column[4];
+#pragma unroll
+  for (int n = 0; n < 4; ++n) column[n] = DeepColumn(at.col0 + 8 * n, at.lane);
+  AddRowsBelow(smem, at, column, at.row0, true, inside);
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+    const float2 here = ColumnPair(smem.border[at.block], at, n);
+    const float2 next = ColumnPair(smem.border[at.block + 1], at, n);
+    const float rise[2] = {Exp2(here.x - next.x), Exp2(here.y - next.y)};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float2 gs = DeepPair(smem.g, at, n, half);
+      const float2 kn = DeepPair(smem.deep.kn, at, n, half);
+      float& x = inside[n][2 * half];
+      float& y = inside[n][2 * half + 1];
+      // As SumAbove has them.
+      sums.dg[n][2 * half] -= Tf32(kn.x * rise[0]) * x;
+      sums.dg[n][2 * half + 1] -= Tf32(kn.y * rise[1]) * y;
+      sums.dk[n][2 * half] += x * Exp2(-gs.x);
+      sums.dk[n][2 * half + 1] += y * Exp2(-gs.y);
+    }
+  }
 }
 
 // And from the blocks below.
@@ -253,11 +272,15 @@ __device__ __forceinline__ void AddBelow(const FinishSmem& smem,
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float2 gs = DeepPair(smem.g, at, n, half);
-      below[n][2 * half] *= Exp2(next.x - here.x - gs.x);
-      below[n][2 * half + 1] *= Exp2(next.y - here.y - gs.y);
+      const float2 kn = DeepPair(smem.deep.kn, at, n, half);
+      float& x = below[n][2 * half];
+      float& y = below[n][2 * half + 1];
+      sums.dg[n][2 * half] -= kn.x * x;
+      sums.dg[n][2 * half + 1] -= kn.y * y;
+      sums.dk[n][2 * half] += x * Exp2(next.x - here.x - gs.x);
+      sums.dk[n][2 * half + 1] += y * Exp2(next.y - here.y - gs.y);
     }
   }
-  AddToKeys(smem, at, below, sums);
 }
 
 }  // namespace cadre::linear_attention

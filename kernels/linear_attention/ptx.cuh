@@ -71,6 +71,11 @@ __device__ __forceinline__ int ThreadIndexAgain() {
   int tid;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(tid));
   return tid;
+}  // Likewise blockIdx.x.
+__device__ __forceinline__ int BlockIndexAgain() {
+  int block;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
+  return block;
 }
 
 // --- matrices: 8x8 tiles of b16 between shared memory and registers ---
