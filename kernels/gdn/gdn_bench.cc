@@ -1,8 +1,10 @@
 // Times Gated DeltaNet on the device and prints one JSON line a case.
 //
-//   gdn_bench [--quick]     only T = 8192, 32 value heads; key heads are half
+//   gdn_bench T H         one shape, slow gates, one document
+//   gdn_bench [--quick]   only T = 8192, 32 value heads; key heads are half
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -103,7 +105,11 @@ int main(int argc, char** argv) {
     std::printf("no device to measure on: %s\n", why.c_str());
     return 0;
   }
-  const bool quick = argc > 1 && std::strcmp(argv[1], "--quick") == 0;
+  const bool quick = argc == 2 && std::strcmp(argv[1], "--quick") == 0;
+  if (argc == 3) {
+    cadre::Bench(std::atoll(argv[1]), std::atoll(argv[2]), "slow", false);
+    return 0;
+  }
   for (int64_t tokens : {2048, 8192, 32768, 131072}) {
     for (int64_t heads : {16, 32, 64, 96}) {
       if (quick && (tokens != 8192 || heads != 32)) continue;

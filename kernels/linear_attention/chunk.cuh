@@ -21,6 +21,7 @@
 
 #include <cstdint>
 
+#include "kernels/linear_attention/progress.cuh"
 #include "kernels/linear_attention/ptx.cuh"
 
 namespace cadre::linear_attention {
@@ -79,6 +80,8 @@ struct Problem {
   uint16_t* dx;  // wide tiles
   uint16_t* s;   // state tiles: before the chunk
   uint16_t* ds;  // state tiles: gradient of the state after the chunk
+  // How far the kernels are that run side by side (progress.cuh).
+  Progress progress;
 
   __device__ int key_head(int head) const { return head / (heads / key_heads); }
   __device__ int64_t tile(int chunk, int head) const {
@@ -119,6 +122,21 @@ struct Steps {
   }
   int base, key;
 };
+
+// Rows of a [T,heads,128] tensor into a wide tile, zeros behind the end.
+template <int kThreads>
+__device__ __forceinline__ void CopyWide(uint16_t* tile, const uint16_t* from,
+                                         int pitch, int length) {
+  const int tid = ThreadIndexAgain();
+#pragma unroll
+  for (int i = 0; i < kTile / 8 / kThreads; ++i) {
+    const int row = i * (kThreads / 16) + (tid >> 4);
+    const int col = (tid & 15) * 8;
+    const bool valid = row < length;
+    CopyAsync16(tile + Wide(row, col), from + (valid ? row : 0) * pitch + col,
+                valid);
+  }
+}
 
 // Where a lane points ldmatrix.x4 so that the four tiles form a 16x16 block in
 // the order of an A operand (rows first), or of two B operands.

@@ -48,21 +48,6 @@ __device__ __forceinline__ void SumHeadDecays(const Problem& p,
   }
 }
 
-// Rows of a [T,heads,128] tensor into a wide tile, zeros behind the end.
-template <int kThreads>
-__device__ __forceinline__ void CopyWide(uint16_t* tile, const uint16_t* from,
-                                         int pitch, int length) {
-  const int tid = ThreadIndexAgain();
-#pragma unroll
-  for (int i = 0; i < kTile / 8 / kThreads; ++i) {
-    const int row = i * (kThreads / 16) + (tid >> 4);
-    const int col = (tid & 15) * 8;
-    const bool valid = row < length;
-    CopyAsync16(tile + Wide(row, col), from + (valid ? row : 0) * pitch + col,
-                valid);
-  }
-}
-
 }  // namespace cadre::linear_attention
 
 #endif  // CADRE_KERNELS_LINEAR_ATTENTION_HEAD_GATE_CUH_

@@ -7,6 +7,7 @@
 
 #include "kernels/linear_attention/head_gate.cuh"
 #include "kernels/linear_attention/invert.cuh"
+#include "kernels/linear_attention/prepare_turns.cuh"
 
 namespace cadre::linear_attention {
 
@@ -189,16 +190,16 @@ __device__ __forceinline__ void SplitInverse(HeadPrepareSmem& smem,
   }
 }
 
-// kKeepInverse: the backward wants Inv itself too.
-template <bool kKeepInverse>
+// kKeepInverse: the backward wants Inv itself too. meanwhile(): work of warps 4
+// to 7 while the others invert.
+template <bool kKeepInverse, typename Meanwhile>
 __device__ __forceinline__ void HeadPrepareChunk(const Problem& p,
-                                                 HeadPrepareSmem& smem) {
+                                                 HeadPrepareSmem& smem,
+                                                 const PrepareTurns& turns,
+                                                 Meanwhile&& meanwhile) {
   const int tid = threadIdx.x;
-  const int head = p.first_head + blockIdx.x % p.num_heads;
-  const int chunk_index = blockIdx.x / p.num_heads;
-  const Chunk chunk = p.chunks[chunk_index];
-  if (chunk.length == 0) return;
-  const int64_t tile = p.tile(chunk_index, head);
+  const int head = p.first_head + turns.tile % p.num_heads;
+  const Chunk chunk = p.chunks[turns.tile / p.num_heads];
 
   const int64_t keys = p.key_row(chunk.begin, head);
   CopyWide<kHeadPrepareThreads>(smem.q, p.q + keys, p.key_pitch(),
@@ -213,12 +214,15 @@ __device__ __forceinline__ void HeadPrepareChunk(const Problem& p,
   CopyAsyncWait<1>();
   __syncthreads();
 
-  if (tid < kDim) p.decay[tile * kDim + tid] = Exp2(smem.rows.g[kChunk - 1]);
-  HeadScores(smem, p.aqk + tile * kSquare);
-  WriteScaledKeys(smem, p.qg + tile * kTile, p.kg + tile * kTile);
+  if (tid < kDim)
+    p.decay[turns.Tile() * kDim + tid] = Exp2(smem.rows.g[kChunk - 1]);
+  HeadScores(smem, p.aqk + turns.Tile() * kSquare);
+  WriteScaledKeys(smem, p.qg + turns.Tile() * kTile,
+                  p.kg + turns.Tile() * kTile);
   __syncthreads();
+  if (WarpIndex() >= 4) meanwhile();
   InvertUnitLower(smem.inverse);
-  SplitInverse<kKeepInverse>(smem, p.inverse + tile * kSquare);
+  SplitInverse<kKeepInverse>(smem, p.inverse + turns.Tile() * kSquare);
   CopyAsyncWait<0>();
   __syncthreads();
   MultiplyPair(smem.write, smem.v, false);
@@ -226,8 +230,8 @@ __device__ __forceinline__ void HeadPrepareChunk(const Problem& p,
   __syncthreads();
   const uint4* from_u = reinterpret_cast<const uint4*>(smem.v);
   const uint4* from_w = reinterpret_cast<const uint4*>(smem.k);
-  uint4* to_u = reinterpret_cast<uint4*>(p.u + tile * kTile);
-  uint4* to_w = reinterpret_cast<uint4*>(p.w + tile * kTile);
+  uint4* to_u = reinterpret_cast<uint4*>(p.u + turns.Tile() * kTile);
+  uint4* to_w = reinterpret_cast<uint4*>(p.w + turns.Tile() * kTile);
 #pragma unroll
   for (int i = tid; i < kTile / 8; i += kHeadPrepareThreads) {
     to_u[i] = from_u[i];

@@ -8,6 +8,7 @@
 #include "kernels/linear_attention/chunk.cuh"
 #include "kernels/linear_attention/decays.cuh"
 #include "kernels/linear_attention/invert.cuh"
+#include "kernels/linear_attention/prepare_turns.cuh"
 
 namespace cadre::linear_attention {
 
@@ -66,25 +67,97 @@ __device__ inline void SteepScores(const Problem& p, const Chunk& chunk,
   }
 }
 
-// kKeepInverse: the backward wants Inv itself too.
-template <bool kKeepInverse>
-__device__ __forceinline__ void PrepareChunk(const Problem& p,
-                                             PrepareSmem& smem) {
-  const int tid = threadIdx.x, lane = tid & 31, warp = WarpIndex();
-  const int head = p.first_head + blockIdx.x % p.num_heads;
-  const int chunk_index = blockIdx.x / p.num_heads;
-  const Chunk chunk = p.chunks[chunk_index];
-  if (chunk.length == 0) return;
-  const int64_t tile = p.tile(chunk_index, head);
-
-  // v travels while the gate is worked out.
-  for (int i = tid; i < kChunk * 16; i += kPrepareThreads) {
-    const int row = i >> 4, col = (i & 15) * 8;
-    const bool valid = row < chunk.length;
-    CopyAsync16(&smem.v[Wide(row, col)],
-                p.v + p.row(chunk.begin + (valid ? row : 0), head) + col,
-                valid);
+// Aqk to its tile, and what has to be inverted; entries of steep diagonal
+// blocks are left out. A warp has one row of blocks of one matrix. Ends with a
+// sync.
+__device__ __forceinline__ void ScoreChunk(PrepareSmem& smem, uint16_t* aqk) {
+  const int lane = threadIdx.x & 31, warp = WarpIndex();
+  const bool keys = warp >= 4;
+  const int b = keys ? 7 - warp : warp;
+  const uint16_t* rows = keys ? smem.kp : smem.qp;
+  const Steps row_at(b * kSub + RowsFirstRow(lane), RowsFirstCol(lane));
+  const Steps col_at(ColsFirstRow(lane), ColsFirstCol(lane));
+  uint32_t a[8][4];
+#pragma unroll
+  for (int step = 0; step < 8; ++step)
+    LoadMatrix4(a[step], rows + row_at(step));
+  const int i0 = b * kSub + (lane >> 2);
+  const float factor[2] = {keys ? smem.beta[i0] : kScale,
+                           keys ? smem.beta[i0 + 8] : kScale};
+#pragma unroll 1
+  for (int c = b; c >= 0; --c) {
+    const uint16_t* columns = (c == b ? smem.kd : smem.kn) + c * kSub * 64;
+    float acc[2][2][4] = {};  // even and odd steps
+#pragma unroll
+    for (int step = 0; step < 8; ++step) {
+      uint32_t n[4];
+      LoadMatrix4(n, columns + col_at(step));
+      MmaBf16(acc[step & 1][0], a[step], n[0], n[1]);
+      MmaBf16(acc[step & 1][1], a[step], n[2], n[3]);
+    }
+    if (c < b && c > 0) {
+      // The next block lies one sub-block further from these rows.
+      const uint32_t* hop = smem.hop[c - 1] + (lane & 3);
+#pragma unroll
+      for (int step = 0; step < 8; ++step) {
+        const uint32_t near = hop[step * 8], far = hop[step * 8 + 4];
+        a[step][0] = MulPair(a[step][0], near);
+        a[step][1] = MulPair(a[step][1], near);
+        a[step][2] = MulPair(a[step][2], far);
+        a[step][3] = MulPair(a[step][3], far);
+      }
+    }
+    if (c == b && smem.steep[b]) continue;
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int i = i0 + 8 * half;
+        const int j = c * kSub + 8 * n + 2 * (lane & 3);
+        const float x0 =
+            (acc[0][n][2 * half] + acc[1][n][2 * half]) * factor[half];
+        const float x1 =
+            (acc[0][n][2 * half + 1] + acc[1][n][2 * half + 1]) * factor[half];
+        if (keys) {
+          *reinterpret_cast<float2*>(&smem.inverse[i * kInversePitch + j]) =
+              make_float2(j < i ? x0 : 0.0f, j + 1 < i ? x1 : 0.0f);
+        } else {
+          *reinterpret_cast<uint32_t*>(aqk + Square(i, j)) =
+              Pack(j <= i ? x0 : 0.0f, j + 1 <= i ? x1 : 0.0f);
+        }
+      }
+    }
   }
+  // Zeros above the diagonal blocks, for the scan.
+  if (!keys) {
+    for (int piece = lane; piece < kSub * 2 * (3 - b); piece += 32) {
+      const int i = b * kSub + (piece & 15);
+      *reinterpret_cast<uint4*>(aqk +
+                                Square(i, (b + 1) * kSub + (piece >> 4) * 8)) =
+          make_uint4(0, 0, 0, 0);
+    }
+  }
+  __syncthreads();
+}
+
+// kKeepInverse: the backward wants Inv itself too. meanwhile(): work of warps 4
+// to 7 while the others invert.
+template <bool kKeepInverse, typename Meanwhile>
+__device__ __forceinline__ void PrepareChunk(const Problem& p,
+                                             PrepareSmem& smem,
+                                             const PrepareTurns& turns,
+                                             Meanwhile&& meanwhile) {
+  const int tid = threadIdx.x, lane = tid & 31, warp = WarpIndex();
+  const int head = p.first_head + turns.tile % p.num_heads;
+  const Chunk chunk = p.chunks[turns.tile / p.num_heads];
+
+  // q, k and v travel while the gate is worked out.
+  CopyWide<kPrepareThreads>(smem.qp, p.q + p.key_row(chunk.begin, head),
+                            p.key_pitch(), chunk.length);
+  CopyWide<kPrepareThreads>(smem.kp, p.k + p.key_row(chunk.begin, head),
+                            p.key_pitch(), chunk.length);
+  CopyWide<kPrepareThreads>(smem.v, p.v + p.row(chunk.begin, head), p.pitch(),
+                            chunk.length);
   CopyAsyncCommit();
   if (tid < kChunk) {
     float b = 0;
@@ -97,20 +170,12 @@ __device__ __forceinline__ void PrepareChunk(const Problem& p,
   }
 
   const Columns<8> at(lane, warp);
-  uint2 q[8], k[8];
-  {
-    const uint16_t* from_q = p.q + p.key_row(chunk.begin, head);
-    const uint16_t* from_k = p.k + p.key_row(chunk.begin, head);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      q[i] = LoadFour(from_q, p.key_pitch(), chunk.length, at, i);
-      k[i] = LoadFour(from_k, p.key_pitch(), chunk.length, at, i);
-    }
-  }
   float g[8][4];
   SumDecays<8>(p, chunk, head, at, g,
                reinterpret_cast<float(*)[kDim]>(smem.inverse), smem.border,
                smem.fall, smem.steep);
+  CopyAsyncWait<0>();
+  __syncthreads();
   {
     float before[4], behind[4], total[4], rise[4];
     {
@@ -127,7 +192,7 @@ __device__ __forceinline__ void PrepareChunk(const Problem& p,
         rise[c] = steep ? 0.0f : Exp2(-total[c]);
       }
       if (at.group == 0) {
-        *reinterpret_cast<float4*>(p.decay + tile * kDim + at.col) =
+        *reinterpret_cast<float4*>(p.decay + turns.Tile() * kDim + at.col) =
             make_float4(Exp2(end[0]), Exp2(end[1]), Exp2(end[2]), Exp2(end[3]));
         float f1[4], f2[4];
         LoadFloats(&smem.fall[1][at.col], f1);
@@ -140,14 +205,15 @@ __device__ __forceinline__ void PrepareChunk(const Problem& p,
         }
       }
     }
-    uint16_t* qg = p.qg + tile * kTile;
-    uint16_t* kg = p.kg + tile * kTile;
+    uint16_t* qg = p.qg + turns.Tile() * kTile;
+    uint16_t* kg = p.kg + turns.Tile() * kTile;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const int offset = Wide(at.row(i), at.col);
       float qs[4], ks[4], kn[4];
-      Unpack(q[i], qs);
-      Unpack(k[i], ks);
+      // The thread's own elements, which it alone replaces.
+      Unpack(*reinterpret_cast<const uint2*>(smem.qp + offset), qs);
+      Unpack(*reinterpret_cast<const uint2*>(smem.kp + offset), ks);
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
         const float since = Exp2(g[i][c]);
@@ -171,80 +237,18 @@ __device__ __forceinline__ void PrepareChunk(const Problem& p,
   }
   __syncthreads();
 
-  // Scores: a warp has one row of blocks of one matrix.
+  ScoreChunk(smem, p.aqk + turns.Tile() * kSquare);
   const bool steep_chunk =
       smem.steep[0] | smem.steep[1] | smem.steep[2] | smem.steep[3];
-  {
-    const bool keys = warp >= 4;
-    const int b = keys ? 7 - warp : warp;
-    const uint16_t* rows = keys ? smem.kp : smem.qp;
-    const Steps row_at(b * kSub + RowsFirstRow(lane), RowsFirstCol(lane));
-    const Steps col_at(ColsFirstRow(lane), ColsFirstCol(lane));
-    uint32_t a[8][4];
-#pragma unroll
-    for (int step = 0; step < 8; ++step)
-      LoadMatrix4(a[step], rows + row_at(step));
-    uint16_t* aqk = p.aqk + tile * kSquare;
-    const int i0 = b * kSub + (lane >> 2);
-    const float factor[2] = {keys ? smem.beta[i0] : kScale,
-                             keys ? smem.beta[i0 + 8] : kScale};
-#pragma unroll 1
-    for (int c = b; c >= 0; --c) {
-      const uint16_t* columns = (c == b ? smem.kd : smem.kn) + c * kSub * 64;
-      float acc[2][2][4] = {};  // even and odd steps
-#pragma unroll
-      for (int step = 0; step < 8; ++step) {
-        uint32_t n[4];
-        LoadMatrix4(n, columns + col_at(step));
-        MmaBf16(acc[step & 1][0], a[step], n[0], n[1]);
-        MmaBf16(acc[step & 1][1], a[step], n[2], n[3]);
-      }
-      if (c < b && c > 0) {
-        // The next block lies one sub-block further from these rows.
-        const uint32_t* hop = smem.hop[c - 1] + (lane & 3);
-#pragma unroll
-        for (int step = 0; step < 8; ++step) {
-          const uint32_t near = hop[step * 8], far = hop[step * 8 + 4];
-          a[step][0] = MulPair(a[step][0], near);
-          a[step][1] = MulPair(a[step][1], near);
-          a[step][2] = MulPair(a[step][2], far);
-          a[step][3] = MulPair(a[step][3], far);
-        }
-      }
-      if (c == b && smem.steep[b]) continue;
-#pragma unroll
-      for (int n = 0; n < 2; ++n) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int i = i0 + 8 * half;
-          const int j = c * kSub + 8 * n + 2 * (lane & 3);
-          const float x0 =
-              (acc[0][n][2 * half] + acc[1][n][2 * half]) * factor[half];
-          const float x1 = (acc[0][n][2 * half + 1] + acc[1][n][2 * half + 1]) *
-                           factor[half];
-          if (keys) {
-            *reinterpret_cast<float2*>(&smem.inverse[i * kInversePitch + j]) =
-                make_float2(j < i ? x0 : 0.0f, j + 1 < i ? x1 : 0.0f);
-          } else {
-            *reinterpret_cast<uint32_t*>(aqk + Square(i, j)) =
-                Pack(j <= i ? x0 : 0.0f, j + 1 <= i ? x1 : 0.0f);
-          }
-        }
-      }
-    }
-    // Zeros above the diagonal blocks, for the scan.
-    if (!keys) {
-      for (int piece = lane; piece < kSub * 2 * (3 - b); piece += 32) {
-        const int i = b * kSub + (piece & 15);
-        *reinterpret_cast<uint4*>(
-            aqk + Square(i, (b + 1) * kSub + (piece >> 4) * 8)) =
-            make_uint4(0, 0, 0, 0);
-      }
-    }
-  }
-  __syncthreads();
   if (steep_chunk) {
+    __syncthreads();  // before steep is made again
+    // Rare enough to sum decays again rather than to keep them.
     float* deep = reinterpret_cast<float*>(smem.kn);  // over kd as well
+    const Columns<8> at(ThreadIndexAgain() & 31, WarpIndex());
+    float g[8][4];
+    SumDecays<8>(p, chunk, head, at, g,
+                 reinterpret_cast<float(*)[kDim]>(smem.qp), smem.border,
+                 smem.fall, smem.steep);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       *reinterpret_cast<float4*>(deep + at.row(i) * kDim + at.col) =
@@ -255,15 +259,16 @@ __device__ __forceinline__ void PrepareChunk(const Problem& p,
       if (smem.steep[b]) {
         // Above the diagonal: zeros.
         if (tid < kSub * kSub && (tid & 15) > (tid >> 4)) {
-          p.aqk[tile * kSquare +
+          p.aqk[turns.Tile() * kSquare +
                 Square(b * kSub + (tid >> 4), b * kSub + (tid & 15))] = 0;
         }
         SteepScores(p, chunk, head, b, deep, smem.beta, smem.inverse,
-                    p.aqk + tile * kSquare);
+                    p.aqk + turns.Tile() * kSquare);
       }
     }
     __syncthreads();
   }
+  if (warp >= 4) meanwhile();
   InvertUnitLower(smem.inverse);
 
   // Inv diag(beta).
@@ -281,11 +286,10 @@ __device__ __forceinline__ void PrepareChunk(const Problem& p,
     *reinterpret_cast<uint32_t*>(low + to) =
         Pack(x0 - Low(pair), x1 - High(pair));
     if constexpr (kKeepInverse) {
-      *reinterpret_cast<uint32_t*>(p.inverse + tile * kSquare + to) =
+      *reinterpret_cast<uint32_t*>(p.inverse + turns.Tile() * kSquare + to) =
           Pack(x.x, x.y);
     }
   }
-  CopyAsyncWait<0>();
   __syncthreads();
 
   // u and w: a warp has 16 columns of both.
@@ -345,8 +349,8 @@ __device__ __forceinline__ void PrepareChunk(const Problem& p,
   __syncthreads();
   const uint4* from_u = reinterpret_cast<const uint4*>(out_u);
   const uint4* from_w = reinterpret_cast<const uint4*>(out_w);
-  uint4* to_u = reinterpret_cast<uint4*>(p.u + tile * kTile);
-  uint4* to_w = reinterpret_cast<uint4*>(p.w + tile * kTile);
+  uint4* to_u = reinterpret_cast<uint4*>(p.u + turns.Tile() * kTile);
+  uint4* to_w = reinterpret_cast<uint4*>(p.w + turns.Tile() * kTile);
   for (int i = tid; i < kTile / 8; i += kPrepareThreads) {
     to_u[i] = from_u[i];
     to_w[i] = from_w[i];

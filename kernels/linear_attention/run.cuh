@@ -4,10 +4,11 @@
 // Starts the kernels of KDA (kHeadGate = false) and Gated DeltaNet (true).
 // Host side; private to kernels/{kda,gdn}.
 //
-// Forward, for each group of heads: prepare, scan. Backward: prepare, both
-// scans in one grid, finish. One launch before all groups builds the table of
-// chunks and zeroes padding rows.
+// Forward, for each group of heads: prepare, and beside it scan (progress.cuh).
+// Backward: prepare, both scans in one grid, finish. One launch before all
+// groups builds the table of chunks and zeroes padding rows.
 
+#include <algorithm>
 #include <type_traits>
 
 #include "absl/status/status.h"
@@ -16,127 +17,11 @@
 #include "kernels/common/exec.h"
 #include "kernels/common/launch.cuh"
 #include "kernels/common/tensor.h"
-#include "kernels/linear_attention/chunk.cuh"
-#include "kernels/linear_attention/finish.cuh"
-#include "kernels/linear_attention/head_finish.cuh"
-#include "kernels/linear_attention/head_prepare.cuh"
-#include "kernels/linear_attention/prepare.cuh"
-#include "kernels/linear_attention/scan.cuh"
+#include "kernels/linear_attention/kernels.cuh"
+#include "kernels/linear_attention/schedule.h"
 #include "kernels/linear_attention/workspace.h"
 
 namespace cadre::linear_attention {
-
-// Outputs whose padding rows have to become zero: `row` elements of 4 or 2
-// bytes a token.
-struct Padding {
-  static constexpr int kMax = 5;
-  void* data[kMax];
-  int64_t row_bytes[kMax];
-  int count = 0;
-  void Add(void* p, int64_t bytes) {
-    data[count] = p;
-    row_bytes[count++] = bytes;
-  }
-};
-
-// Block 0 builds the tables, the others zero padding rows.
-static __global__ void __launch_bounds__(1024)
-    TablesKernel(Problem p, Padding padding) {
-  __shared__ int sums[1024];
-  if (blockIdx.x == 0) {
-    BuildChunks(p, sums);
-    return;
-  }
-  const int end = p.cu_seqlens[p.docs];
-  for (int i = 0; i < padding.count; ++i) {
-    uint16_t* rows = static_cast<uint16_t*>(padding.data[i]);
-    const int64_t pitch = padding.row_bytes[i] / 2;
-    for (int64_t at = end * pitch + (blockIdx.x - 1) * 1024 + threadIdx.x;
-         at < p.tokens * pitch; at += (gridDim.x - 1) * 1024)
-      rows[at] = 0;
-  }
-}
-
-// Threads, blocks a multiprocessor and shared memory of the kernels of KDA and
-// of Gated DeltaNet.
-template <bool kHeadGate>
-struct Shape {
-  using Prepare = std::conditional_t<kHeadGate, HeadPrepareSmem, PrepareSmem>;
-  using Finish = std::conditional_t<kHeadGate, HeadFinishSmem, FinishSmem>;
-  static constexpr int kPrepare =
-      kHeadGate ? kHeadPrepareThreads : kPrepareThreads;
-  static constexpr int kFinish =
-      kHeadGate ? kHeadFinishThreads : kFinishThreads;
-};
-
-template <bool kHeadGate, bool kKeepInverse>
-__global__ void __launch_bounds__(Shape<kHeadGate>::kPrepare, kHeadGate ? 3 : 2)
-    PrepareKernel(__grid_constant__ const Problem p) {
-  extern __shared__ __align__(1024) uint8_t smem[];
-  auto& shared = *reinterpret_cast<typename Shape<kHeadGate>::Prepare*>(smem);
-  if constexpr (kHeadGate) {
-    HeadPrepareChunk<kKeepInverse>(p, shared);
-  } else {
-    PrepareChunk<kKeepInverse>(p, shared);
-  }
-}
-
-template <bool kHeadGate>
-__global__ void __launch_bounds__(Shape<kHeadGate>::kFinish, kHeadGate ? 2 : 1)
-    FinishKernel(__grid_constant__ const Problem p,
-                 __grid_constant__ const FinishOutput out) {
-  extern __shared__ __align__(1024) uint8_t smem[];
-  auto& shared = *reinterpret_cast<typename Shape<kHeadGate>::Finish*>(smem);
-  if constexpr (kHeadGate) {
-    HeadFinishChunk(p, out, shared);
-  } else {
-    FinishChunk(p, out, shared);
-  }
-}
-
-inline constexpr unsigned kScanBlocks = kDim / kScanColumns;
-
-static __global__ void __launch_bounds__(kScanThreads, 1)
-    ForwardScanKernel(__grid_constant__ const Problem p, ScanOutput out) {
-  extern __shared__ __align__(1024) uint8_t smem[];
-  RunScan<Scan::kOutput>(p, out, *reinterpret_cast<ScanSmem*>(smem),
-                         blockIdx.x);
-}
-
-// Two halves: states, and gradients of states.
-static __global__ void __launch_bounds__(kScanThreads, 1)
-    BackwardScanKernel(__grid_constant__ const Problem p, ScanOutput out) {
-  extern __shared__ __align__(1024) uint8_t smem[];
-  ScanSmem& shared = *reinterpret_cast<ScanSmem*>(smem);
-  const int half = gridDim.x / 2;
-  if (blockIdx.x < half) {
-    RunScan<Scan::kReverse>(p, out, shared, blockIdx.x);
-  } else {
-    RunScan<Scan::kStates>(p, out, shared, blockIdx.x - half);
-  }
-}
-
-// Adds the chunks' partial sums, in order. One block of 128 threads a head.
-static __global__ void __launch_bounds__(128)
-    SumParametersKernel(__grid_constant__ const Problem p,
-                        __grid_constant__ const FinishOutput out, int biases,
-                        float* da_log, float* ddt_bias) {
-  const int chunks = p.first_chunk[p.docs];
-  const int head = p.first_head + blockIdx.x, tid = threadIdx.x;
-  if (da_log != nullptr && tid == 0) {
-    float sum = 0;
-#pragma unroll 8
-    for (int c = 0; c < chunks; ++c) sum += out.part_a_log[p.tile(c, head)];
-    da_log[head] += sum;
-  }
-  if (ddt_bias != nullptr && tid < biases) {
-    float sum = 0;
-#pragma unroll 8
-    for (int c = 0; c < chunks; ++c)
-      sum += out.part_dt_bias[p.tile(c, head) * biases + tid];
-    ddt_bias[head * biases + tid] += sum;
-  }
-}
 
 // Whether `workspace` will do for `shape`, and p's pointers into it.
 inline absl::Status UseWorkspace(absl::string_view op, const Tensor& workspace,
@@ -171,6 +56,9 @@ inline absl::Status UseWorkspace(absl::string_view op, const Tensor& workspace,
   place(p.dx, at.dx);
   place(p.s, at.s);
   place(p.ds, at.ds);
+  const int64_t tiles = MaxChunks(shape) * HeadGroup(shape);
+  place(p.progress.prepared, at.progress);
+  p.progress.ticket = p.progress.prepared + tiles;
   if (finish != nullptr) {
     place(finish->part_a_log, at.part_a_log);
     place(finish->part_dt_bias, at.part_dt_bias);
@@ -181,16 +69,86 @@ inline absl::Status UseWorkspace(absl::string_view op, const Tensor& workspace,
   return absl::OkStatus();
 }
 
-// One launch for all chunks of the group's heads.
-template <bool kHeadGate, bool kKeepInverse>
-absl::Status RunPrepare(absl::string_view op, const Exec& exec,
-                        const Problem& p) {
+// Of the current device.
+inline int Multiprocessors() {
+  int device = 0, count = 1;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  return count;
+}
+
+// As Launch, but the kernel may start when all blocks of the one before it run
+// (progress.cuh).
+template <typename... Params, typename... Args>
+absl::Status LaunchBeside(absl::string_view op, const Exec& exec,
+                          const LaunchShape& shape, void (*kernel)(Params...),
+                          Args&&... args) {
+  if (shape.grid.x == 0) return absl::OkStatus();
+  cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           static_cast<int>(shape.shared_bytes));
+  if (error == cudaSuccess) {
+    cudaLaunchAttribute overlap{};
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = shape.grid;
+    config.blockDim = shape.block;
+    config.dynamicSmemBytes = shape.shared_bytes;
+    config.stream = StreamOf(exec);
+    config.attrs = &overlap;
+    config.numAttrs = 1;
+    error = cudaLaunchKernelEx(
+        &config, kernel, static_cast<Params>(std::forward<Args>(args))...);
+  }
+  if (error != cudaSuccess) cudaGetLastError();  // not sticky
+  return CudaStatus(absl::StrCat(op, ": launch"), error);
+}
+
+// The tables, zeroed padding and the words of progress.
+inline absl::Status RunTables(absl::string_view op, const Exec& exec,
+                              const Problem& p, const WorkShape& shape,
+                              const Padding& padding) {
+  return Launch(op, exec, {.grid = 33, .block = 1024}, TablesKernel, p, padding,
+                p.progress.prepared, ProgressWords(shape));
+}
+
+// All chunks of the group's heads, for the backward.
+template <bool kHeadGate>
+absl::Status PrepareBackward(absl::string_view op, const Exec& exec,
+                             const Problem& p) {
   return Launch(op, exec,
                 {.grid = static_cast<unsigned>(p.max_chunks) * p.num_heads,
                  .block = Shape<kHeadGate>::kPrepare,
                  .shared_bytes = sizeof(typename Shape<kHeadGate>::Prepare)},
-                PrepareKernel<kHeadGate, kKeepInverse>, p);
+                PrepareKernel<kHeadGate, true>, p);
 }
+
+// All chunks of the group's heads, and the scan beside it.
+template <bool kHeadGate>
+absl::Status PrepareAndScan(absl::string_view op, const Exec& exec, Problem& p,
+                            const ScanOutput& out) {
+  const int device = Multiprocessors();
+  const int64_t scan_blocks = int64_t{p.docs} * p.num_heads * kScanBlocks;
+  const Overlap overlap = PlanOverlap(
+      scan_blocks, device, kHeadGate ? kHeadPrepareTileCost : kPrepareTileCost);
+  p.progress.leaving = overlap.leaving;
+  p.progress.leave_share = overlap.leave_share;
+  const int64_t tiles = int64_t{p.max_chunks} * p.num_heads;
+  const int64_t fit = int64_t{device} * Shape<kHeadGate>::kPrepareBlocks;
+  CADRE_RETURN_IF_ERROR(
+      Launch(op, exec,
+             {.grid = static_cast<unsigned>(std::min(tiles, fit)),
+              .block = Shape<kHeadGate>::kPrepare,
+              .shared_bytes = sizeof(typename Shape<kHeadGate>::Prepare)},
+             PrepareKernel<kHeadGate, false>, p));
+  return LaunchBeside(op, exec,
+                      {.grid = static_cast<unsigned>(scan_blocks),
+                       .block = kScanThreads,
+                       .shared_bytes = sizeof(ScanSmem)},
+                      ForwardScanKernel, p, out);
+}
+
 // With a decay of the head, a block works through the value heads of a key
 // head.
 template <bool kHeadGate>
@@ -205,6 +163,19 @@ absl::Status RunFinish(absl::string_view op, const Exec& exec, const Problem& p,
                 FinishKernel<kHeadGate>, p, out);
 }
 
+// Calls run() for each group of heads, set in p.
+template <typename Run>
+absl::Status ForGroups(const WorkShape& shape, Problem& p, Run&& run) {
+  const int group = static_cast<int>(HeadGroup(shape));
+  int* const tickets = p.progress.ticket;
+  for (p.first_head = 0; p.first_head < p.heads; p.first_head += group) {
+    p.num_heads = std::min(group, p.heads - p.first_head);
+    p.progress.ticket = tickets + p.progress.turn++;
+    CADRE_RETURN_IF_ERROR(run());
+  }
+  return absl::OkStatus();
+}
+
 template <bool kHeadGate>
 absl::Status RunForward(absl::string_view op, const Exec& exec, Problem p,
                         const ScanOutput& out, const Tensor& workspace) {
@@ -213,19 +184,9 @@ absl::Status RunForward(absl::string_view op, const Exec& exec, Problem p,
   CADRE_RETURN_IF_ERROR(UseWorkspace(op, workspace, shape, p, nullptr));
   Padding padding;
   padding.Add(out.o, int64_t{2} * p.heads * kDim);
-  CADRE_RETURN_IF_ERROR(
-      Launch(op, exec, {.grid = 33, .block = 1024}, TablesKernel, p, padding));
-  const int group = static_cast<int>(HeadGroup(shape));
-  for (p.first_head = 0; p.first_head < p.heads; p.first_head += group) {
-    p.num_heads = std::min(group, p.heads - p.first_head);
-    CADRE_RETURN_IF_ERROR((RunPrepare<kHeadGate, false>(op, exec, p)));
-    CADRE_RETURN_IF_ERROR(Launch(op, exec,
-                                 {.grid = p.docs * p.num_heads * kScanBlocks,
-                                  .block = kScanThreads,
-                                  .shared_bytes = sizeof(ScanSmem)},
-                                 ForwardScanKernel, p, out));
-  }
-  return absl::OkStatus();
+  CADRE_RETURN_IF_ERROR(RunTables(op, exec, p, shape, padding));
+  return ForGroups(shape, p,
+                   [&] { return PrepareAndScan<kHeadGate>(op, exec, p, out); });
 }
 
 template <bool kHeadGate>
@@ -250,12 +211,9 @@ absl::Status RunBackward(absl::string_view op, const Exec& exec, Problem p,
     padding.Add(out.dz, values);
   }
   padding.Add(out.dbeta, int64_t{4} * p.heads);
-  CADRE_RETURN_IF_ERROR(
-      Launch(op, exec, {.grid = 33, .block = 1024}, TablesKernel, p, padding));
-  const int group = static_cast<int>(HeadGroup(shape));
-  for (p.first_head = 0; p.first_head < p.heads; p.first_head += group) {
-    p.num_heads = std::min(group, p.heads - p.first_head);
-    CADRE_RETURN_IF_ERROR((RunPrepare<kHeadGate, true>(op, exec, p)));
+  CADRE_RETURN_IF_ERROR(RunTables(op, exec, p, shape, padding));
+  return ForGroups(shape, p, [&]() -> absl::Status {
+    CADRE_RETURN_IF_ERROR(PrepareBackward<kHeadGate>(op, exec, p));
     CADRE_RETURN_IF_ERROR(
         Launch(op, exec,
                {.grid = 2 * p.docs * p.num_heads * kScanBlocks,
@@ -263,13 +221,11 @@ absl::Status RunBackward(absl::string_view op, const Exec& exec, Problem p,
                 .shared_bytes = sizeof(ScanSmem)},
                BackwardScanKernel, p, scan));
     CADRE_RETURN_IF_ERROR(RunFinish<kHeadGate>(op, exec, p, out));
-    if (out.part_a_log != nullptr) {
-      CADRE_RETURN_IF_ERROR(Launch(
-          op, exec, {.grid = static_cast<unsigned>(p.num_heads), .block = 128},
-          SumParametersKernel, p, out, kHeadGate ? 1 : kDim, da_log, ddt_bias));
-    }
-  }
-  return absl::OkStatus();
+    if (out.part_a_log == nullptr) return absl::OkStatus();
+    return Launch(
+        op, exec, {.grid = static_cast<unsigned>(p.num_heads), .block = 128},
+        SumParametersKernel, p, out, kHeadGate ? 1 : kDim, da_log, ddt_bias);
+  });
 }
 
 // The fast path's limits, as an error.

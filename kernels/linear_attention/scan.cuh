@@ -73,8 +73,14 @@ __device__ __forceinline__ void LoadChunks(const Problem& p, ScanSmem& smem,
     const int slot = n % kStages;
     ScanStage& stage = smem.stage[slot];
     uint64_t* full = &smem.full[slot];
-    if (n >= kStages) BarrierWait(&smem.empty[slot], (n / kStages - 1) & 1);
     const int64_t tile = p.tile(chunk_index, head);
+    if constexpr (kScan == Scan::kOutput) {
+      if (lane == 0) Await(p.progress.prepared + tile, p.progress.turn);
+      // The others must not spin on the barrier below meanwhile: that can keep
+      // the one that is waited for from ever going on.
+      __syncwarp();
+    }
+    if (n >= kStages) BarrierWait(&smem.empty[slot], (n / kStages - 1) & 1);
     constexpr bool kScores = kScan != Scan::kStates;
     constexpr uint32_t kBytes =
         2 * (2 * kTile + (kScores ? kTile + kSquare : 0)) + 4 * kDim;

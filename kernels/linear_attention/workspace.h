@@ -20,6 +20,7 @@ struct WorkShape {
 // Offsets in bytes; each a multiple of 256. -1: not there.
 struct WorkLayout {
   int64_t chunks, first_chunk;
+  int64_t progress;
   int64_t w, qg, kg, u, aqk, decay;
   int64_t inverse, dx, s, ds, part_a_log, part_dt_bias, part_dq, part_dk;
   int64_t bytes;
@@ -39,6 +40,14 @@ inline int64_t HeadGroup(const WorkShape& shape) {
   return std::min(shape.heads, std::max(32 / shared, int64_t{1}) * shared);
 }
 
+// Words of 4 bytes that kernels running side by side count on: one a tile and
+// one a group of heads.
+inline int64_t ProgressWords(const WorkShape& shape) {
+  const int64_t group = HeadGroup(shape);
+  const int64_t groups = group == 0 ? 0 : (shape.heads + group - 1) / group;
+  return MaxChunks(shape) * group + groups;
+}
+
 inline WorkLayout LayOutWork(const WorkShape& shape) {
   int64_t end = 0;
   const auto take = [&end](int64_t bytes) {
@@ -53,6 +62,7 @@ inline WorkLayout LayOutWork(const WorkShape& shape) {
   WorkLayout at{};
   at.chunks = take(chunks * 16);
   at.first_chunk = take((shape.docs + 1) * 4);
+  at.progress = take(ProgressWords(shape) * 4);
   at.w = take(wide);
   at.qg = take(wide);
   at.kg = take(wide);
