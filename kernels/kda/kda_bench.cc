@@ -1,17 +1,23 @@
-// Times KDA on the device and prints one JSON line a case.
+// Times KDA on the device and prints one JSON line a case; last, the layer from
+// convolutions to gated norm, fused and with a kernel for each step.
 //
-//   kda_bench [--quick]     only T = 8192, H = 32
+//   kda_bench T H         one shape, slow gates, one document
+//   kda_bench [--quick]   only T = 8192, H = 32
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "base/logging.h"
 #include "kernels/common/exec.h"
+#include "kernels/gated_rmsnorm/gated_rmsnorm.h"
 #include "kernels/kda/kda.h"
+#include "kernels/kda/kda_unfused.h"
 #include "kernels/linear_attention/bench.cuh"
 #include "kernels/linear_attention/device_tensor.cuh"
+#include "kernels/short_conv/conv_front.h"
 
 namespace cadre {
 namespace {
@@ -90,6 +96,93 @@ void Bench(int64_t tokens, int64_t heads, const std::string& gates,
          (5 + 9) * tensor + 3 * scalars, 4 * flops, backward);
 }
 
+// The forward of a layer without its projections, both ways.
+void BenchLayer(int64_t tokens, int64_t heads) {
+  constexpr int64_t kDim = 128;
+  const std::vector<int64_t> wide = {tokens, heads, kDim};
+  const std::vector<int64_t> flat = {tokens, heads * kDim};
+  // q k v before and after their convolutions, z, gate, o, y of both ways.
+  std::vector<DeviceTensor> x;
+  for (int i = 0; i < 11; ++i) {
+    x.emplace_back(DType::kBF16, wide);
+    FillNormal(x[i], true, i == 6 ? -3 : 0, 1, false, i + 1);
+  }
+  std::vector<DeviceTensor> taps;
+  for (int i = 0; i < 3; ++i) {
+    taps.emplace_back(DType::kF32, std::vector<int64_t>{heads * kDim, 4});
+    FillNormal(taps[i], false, 0, 0.5, false, i + 20);
+  }
+  DeviceTensor beta(DType::kF32, {tokens, heads}), norm(DType::kF32, {kDim});
+  FillNormal(beta, false, 0, 1, false, 9);
+  FillNormal(norm, false, 1, 0.1, false, 10);
+  DeviceTensor a_log(DType::kF32, {heads}), bias(DType::kF32, {heads * kDim});
+  a_log.Zero();
+  bias.Zero();
+  TestTensor host_cu = TestTensor::Table(linear_attention::Borders(tokens, 0));
+  const DeviceTensor table = DeviceTensor::Of(DType::kI32, {2}, host_cu);
+  const DeviceTensor workspace(
+      DType::kU8, {std::max(UnfusedKdaBytes(tokens, heads),
+                            KdaForwardWorkspaceBytes(tokens, heads, 1))});
+  const Exec exec{.backend = Backend::kCuda};
+  const auto rows = [&](int i) {
+    return Tensor(x[i].raw(), DType::kBF16, flat);
+  };
+
+  const auto fused = [&] {
+    ConvFrontForwardArgs front{.cu_seqlens = table.view()};
+    for (int i = 0; i < 3; ++i) {
+      front.parts.push_back({.x = rows(i),
+                             .w = taps[i].view(),
+                             .y = rows(3 + i),
+                             .unit_dim = i < 2 ? kDim : 0});
+    }
+    CheckOk(ConvFrontForward(exec, front));
+    CheckOk(KdaForward(exec, {.in = {.q = x[3].view(),
+                                     .k = x[4].view(),
+                                     .v = x[5].view(),
+                                     .z = x[6].view(),
+                                     .beta = beta.view(),
+                                     .a_log = a_log.view(),
+                                     .dt_bias = bias.view(),
+                                     .cu_seqlens = table.view()},
+                              .o = x[8].view(),
+                              .workspace = workspace.view()}));
+    CheckOk(GatedRmsNormForward(exec, {.x = x[8].view(),
+                                       .gate = x[7].view(),
+                                       .w = norm.view(),
+                                       .y = x[9].view()}));
+  };
+  int launches = 0;
+  const auto unfused = [&] {
+    CheckOk(UnfusedKdaForward(exec,
+                              {.q = rows(0),
+                               .k = rows(1),
+                               .v = rows(2),
+                               .q_w = taps[0].view(),
+                               .k_w = taps[1].view(),
+                               .v_w = taps[2].view(),
+                               .z = x[6].view(),
+                               .beta = beta.view(),
+                               .a_log = a_log.view(),
+                               .dt_bias = bias.view(),
+                               .cu_seqlens = table.view(),
+                               .gate = x[7].view(),
+                               .norm_w = norm.view(),
+                               .y = x[10].view(),
+                               .workspace = workspace.view()},
+                              &launches));
+  };
+  const double fused_ms = Measure(20, fused).median;
+  const double unfused_ms = Measure(20, unfused).median;
+  std::printf(
+      "{\"op\":\"kda layer\",\"pass\":\"forward\",\"T\":%lld,\"H\":%lld,"
+      "\"fused_ms\":%.4f,\"unfused_ms\":%.4f,\"unfused_launches\":%d,"
+      "\"ratio\":%.2f,\"difference\":%.5f}\n",
+      static_cast<long long>(tokens), static_cast<long long>(heads), fused_ms,
+      unfused_ms, launches, unfused_ms / fused_ms,
+      testing::RelativeError(x[10].ToHost(), x[9].ToHost()));
+}
+
 }  // namespace
 }  // namespace cadre
 
@@ -99,7 +192,11 @@ int main(int argc, char** argv) {
     std::printf("no device to measure on: %s\n", why.c_str());
     return 0;
   }
-  const bool quick = argc > 1 && std::strcmp(argv[1], "--quick") == 0;
+  const bool quick = argc == 2 && std::strcmp(argv[1], "--quick") == 0;
+  if (argc == 3) {
+    cadre::Bench(std::atoll(argv[1]), std::atoll(argv[2]), "slow", false);
+    return 0;
+  }
   for (int64_t tokens : {2048, 8192, 32768, 131072}) {
     for (int64_t heads : {16, 32, 64, 96}) {
       if (quick && (tokens != 8192 || heads != 32)) continue;
@@ -108,5 +205,6 @@ int main(int argc, char** argv) {
       cadre::Bench(tokens, heads, "slow", true);
     }
   }
+  cadre::BenchLayer(8192, 32);
   return 0;
 }
