@@ -30,7 +30,7 @@ bool JsonlLine::IsBlank() const {
 }
 
 JsonlReader::JsonlReader(std::string path, int fd)
-    : path_(std::move(path)), fd_(fd), buffer_(kBufferBytes) {}
+    : path_(std::move(path)), fd_(fd), buffer_(new char[kBufferBytes]) {}
 
 JsonlReader::~JsonlReader() { close(fd_); }
 
@@ -51,7 +51,7 @@ absl::StatusOr<bool> JsonlReader::Fill() {
   if (at_end_) return false;
   ssize_t size = 0;
   do {
-    size = read(fd_, buffer_.data(), buffer_.size());
+    size = read(fd_, buffer_.get(), kBufferBytes);
   } while (size < 0 && errno == EINTR);
   if (size < 0) {
     return absl::UnavailableError(absl::StrCat("cannot read ", path_,
@@ -76,7 +76,7 @@ absl::StatusOr<bool> JsonlReader::Next(JsonlLine* line) {
     CADRE_ASSIGN_OR_RETURN(const bool more, Fill());
     if (!more) break;
     any = true;
-    const char* begin = buffer_.data() + buffer_begin_;
+    const char* begin = buffer_.get() + buffer_begin_;
     const int64_t available = buffer_end_ - buffer_begin_;
     const void* newline = std::memchr(begin, '\n', available);
     ended = newline != nullptr;

@@ -57,7 +57,7 @@ class JsonlReader {
 
   std::string path_;
   int fd_;
-  std::vector<char> buffer_;
+  const std::unique_ptr<char[]> buffer_;
   int64_t buffer_begin_ = 0;
   int64_t buffer_end_ = 0;
   int64_t position_ = 0;
