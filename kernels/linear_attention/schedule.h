@@ -11,9 +11,10 @@ namespace cadre::linear_attention {
 
 // Microseconds on an H200, whose ratio alone counts: of a multiprocessor for a
 // prepared tile of KDA and of Gated DeltaNet, and of a scanning block for a
-// chunk of its 64 columns. Alone that takes 1.23, and with that as its cost the
-// scan is let in later than measured best (docs/benchmarks.md).
-inline constexpr double kPrepareTileCost = 7.9;
+// chunk of its 64 columns. What they take beside each other: alone that is 7.9
+// and 1.23, which would let the scan in later than measured best
+// (docs/benchmarks.md).
+inline constexpr double kPrepareTileCost = 8.5;
 inline constexpr double kHeadPrepareTileCost = 5.3;
 inline constexpr double kScanChunkCost = 1.8;
 
