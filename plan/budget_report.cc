@@ -24,11 +24,15 @@ const char* RemedyFor(const std::string& term) {
   if (absl::StartsWith(term, "adapter ")) {
     return "lower tuning.lora_rank or name fewer tuning.lora_target_modules";
   }
-  if (term == "kept activations") {
+  if (term == kKeptTerm) {
     return "set parallelism.activation_checkpointing: true, or lower "
            "training.micro_batch_size or data.max_seq_len";
   }
-  if (term == "runtime context") return "use devices with more memory";
+  // As large as the largest unit of the model.
+  if (term == "gather buffers" || term == "reduce buffers" ||
+      term == kContextTerm) {
+    return "use devices with more memory";
+  }
   return "lower training.micro_batch_size or data.max_seq_len";
 }
 

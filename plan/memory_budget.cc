@@ -28,14 +28,42 @@ class Builder {
   MemoryBudget budget_;
 };
 
+// Buffers in which parameters that lie whole on several ranks are reduced hold
+// that many elements (worker/shard/parameter_lane.h).
+constexpr double kLaneElements = int64_t{16} << 20;
+
 // Two neighbouring units are in memory at once: the one in use and the one that
-// is prefetched. Behind the embedding nothing hides a prefetch: it comes alone.
+// is prefetched.
 double LargestNeighbours(const std::vector<double>& units) {
   double most = units.front();
-  for (size_t i = 1; i + 1 < units.size(); ++i) {
+  for (size_t i = 0; i + 1 < units.size(); ++i) {
     most = std::max(most, units[i] + units[i + 1]);
   }
   return most;
+}
+
+// Elements of all buffers that gradients pass through on their way to other
+// ranks: whole, and behind them the slice that comes back. `held` is the part
+// of the experts that a rank holds, copies included.
+double ReducedElements(const ModelCounts& counts, bool full, const Mesh& mesh,
+                       double held) {
+  const double S = mesh.spec().fsdp_shard_group_size;
+  const double edp = mesh.num_expert_replicas();
+  const auto lane = [](double elements, double slices) {
+    return std::min(elements, kLaneElements) * (1 + 1 / slices);
+  };
+  double elements = 0.0;
+  if (full && S > 1) {
+    elements += (1 + 1 / S) *
+                *std::max_element(counts.units.begin(), counts.units.end());
+  } else if (mesh.spec().world_size > 1) {
+    elements += lane(full ? counts.dense : counts.adapter_dense, S);
+  }
+  if (edp > 1) {
+    elements +=
+        lane(held * (full ? counts.experts : counts.adapter_experts), edp);
+  }
+  return elements;
 }
 
 void AddActivations(const MemoryRequest& request, const ModelCounts& counts,
@@ -70,35 +98,27 @@ void AddActivations(const MemoryRequest& request, const ModelCounts& counts,
   }
   // The tables are in bytes of bf16.
   const double scale = request.constants.weight_bytes / 2 * tokens;
-  out.Add("kept activations", kept * scale);
-  out.Add("live block", live * scale);
+  out.Add(kKeptTerm, kept * scale);
+  out.Add(kLiveTerm, live * scale);
 }
 
 // The same, dispatch buffers and logits included, as the engine allocates it.
 void AddPass(const MemoryRequest& request, const ModelCounts& counts,
              int64_t slots, Builder& out) {
-  const double tokens = static_cast<double>(request.tokens);
   const int ranks = request.mesh.expert_parallel_size;
-  // Where all experts are, nothing is out of balance.
-  const double imbalance = ranks > 1 ? request.imbalance : 1.0;
-  const double rows =
-      tokens *
-      std::min<double>(counts.top_k, DedupRowsPerToken(ranks, counts.top_k));
   const PassMemory pass = MeasurePass(
       {.model = request.model,
        .lora = request.lora,
        .tokens = request.tokens,
        .element_bytes = static_cast<int64_t>(request.constants.weight_bytes),
        .replays_blocks = request.recompute != RecomputePolicy::kNone,
-       .expert_pairs =
-           static_cast<int64_t>(std::ceil(imbalance * tokens * counts.top_k)),
+       .rows =
+           PlannedRows(request.tokens, counts.top_k, ranks, request.imbalance),
        .dispatch = {.ranks = ranks,
                     .slots_per_rank = slots / ranks,
-                    .has_copies = slots > counts.num_experts,
-                    .sent_rows = static_cast<int64_t>(rows),
-                    .received_rows = static_cast<int64_t>(imbalance * rows)}});
-  out.Add("kept activations", static_cast<double>(pass.kept + pass.saved));
-  out.Add("live block", static_cast<double>(pass.temporary));
+                    .has_copies = slots > counts.num_experts}});
+  out.Add(kKeptTerm, static_cast<double>(pass.kept + pass.saved));
+  out.Add(kLiveTerm, static_cast<double>(pass.temporary));
 }
 
 }  // namespace
@@ -228,12 +248,9 @@ absl::StatusOr<MemoryBudget> BudgetMemory(const MemoryRequest& request) {
       c.state_bytes * (n.adapter_dense / S + n.adapter_experts / (P * edp)));
   if (S > 1) {
     out.Add("gather buffers", c.weight_bytes * LargestNeighbours(n.units));
-    if (full) {
-      out.Add("reduce buffer",
-              c.gradient_bytes *
-                  *std::max_element(n.units.begin() + 1, n.units.end() - 1));
-    }
   }
+  out.Add("reduce buffers",
+          c.gradient_bytes * ReducedElements(n, full, mesh, copies / P));
   if (sharded > 1) {
     out.Add("expert gather buffers",
             2 * c.weight_bytes * n.experts_layer * copies / P);
@@ -256,8 +273,7 @@ absl::StatusOr<MemoryBudget> BudgetMemory(const MemoryRequest& request) {
     out.Add("logits", c.weight_bytes * model.vocab_size *
                           std::min<int64_t>(c.logits_rows, request.tokens));
   }
-  if (full && S > 1) out.Add("head gradient", c.gradient_bytes * n.head);
-  out.Add("runtime context", static_cast<double>(c.context_bytes));
+  out.Add(kContextTerm, static_cast<double>(c.context_bytes));
   return out.Take();
 }
 

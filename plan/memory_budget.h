@@ -17,12 +17,15 @@
 //             (/ edp if sharded over EDP)       (w + g + s) Pe / (P edp)
 //   adapters  (w + g) Ad + s Ad / S,
 //             (w + g) Ae slots / (E P) + s Ae / (P edp)
-//   gather    w x two neighbouring units, the   same, and one reduce buffer
-//             largest pair; the embedding is    (g x the largest block)
-//             gathered alone (S > 1)
+//   gather    w x two neighbouring units, the   same
+//             largest pair (S > 1)
+//   reduce    g L(Ad, S);                       g (1 + 1/S) x largest unit,
+//             experts with replicas:            S = 1: g L(Pd, 1); experts:
+//             g L(Ae slots / (E P), edp)        g L(Pe slots / (E P), edp)
+//             where L(n, s) = (1 + 1/s) min(n, 16 Mi)
 //   dispatch  2 directions x w headroom T min(k, dedup rows) Dr  (P > 1)
 //   dequantisation  2 buffers of one layer's experts, 2 x 2 Pe_layer / P
-//   logits    w x chunk x vocabulary            same, and the f32 head gradient
+//   logits    w x chunk x vocabulary            same
 //   context   of the runtime, measured when a session starts
 
 #include <cstdint>
@@ -106,6 +109,11 @@ struct MemoryRequest {
   double headroom = 1.25;  // of dispatch buffers, plan/capacity.h
   MemoryConstants constants;
 };
+
+// Terms that depend on what is routed, and the one that is not the engine's.
+inline constexpr char kKeptTerm[] = "kept activations";
+inline constexpr char kLiveTerm[] = "live block";
+inline constexpr char kContextTerm[] = "runtime context";
 
 struct BudgetTerm {
   std::string name;  // "expert optimizer state"

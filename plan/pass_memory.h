@@ -11,11 +11,29 @@
 // Of the CPU: on a GPU kernels ask for workspaces of their own.
 
 #include <cstdint>
+#include <vector>
 
 #include "model/lora_targets.h"
 #include "model/model_spec.h"
 
 namespace cadre {
+
+// What routers send to and from the experts of one rank, in one layer and pass.
+struct ExpertRows {
+  // (token, expert) pairs that the experts here compute; T top_k where all
+  // experts are here and nothing is padding.
+  int64_t pairs = 0;
+  // Experts on several ranks: rows of one (token, rank) each, those that stay
+  // here included.
+  int64_t sent = 0, received = 0;
+};
+
+// A rank's share of expert rows over the mean that is planned for before
+// anything was measured.
+inline constexpr double kUnmeasuredImbalance = 1.5;
+// Of the most loaded rank, whose share is `imbalance` times the mean.
+ExpertRows PlannedRows(int64_t tokens, int64_t top_k, int ranks,
+                       double imbalance);
 
 struct PassRequest {
   const ModelSpec* model = nullptr;
@@ -23,9 +41,10 @@ struct PassRequest {
   int64_t tokens = 0;              // T: of the micro-batch, padding included
   int64_t element_bytes = 4;       // activations and weights
   bool replays_blocks = false;     // activation checkpointing
-  // (token, expert) pairs that the experts here compute; T top_k where all are
-  // here.
-  int64_t expert_pairs = 0;
+  bool has_capacity = false;       // of experts: pairs are dropped or remapped
+  ExpertRows rows;                 // of every MoE layer
+  // By MoE layer, in place of `rows`; empty: all alike.
+  std::vector<ExpertRows> layer_rows;
 
   // Experts on several ranks.
   struct Dispatch {
@@ -33,8 +52,6 @@ struct PassRequest {
     int64_t slots_per_rank = 0;
     bool has_copies = false;  // some expert lies in more than one slot
     int chunks = 1;
-    int64_t sent_rows = 0;      // of one (token, rank) each, own ones included
-    int64_t received_rows = 0;  // likewise
   } dispatch;
 };
 
@@ -45,6 +62,20 @@ struct PassMemory {
   int64_t total() const { return kept + saved + temporary; }
 };
 PassMemory MeasurePass(const PassRequest& request);
+
+// The rows of many passes: what decides about the most memory of any of them.
+class SeenRows {
+ public:
+  // `pass` by MoE layer. False: no earlier pass was smaller in anything.
+  bool Add(const std::vector<ExpertRows>& pass);
+  // Most of each kind over the passes added; request.layer_rows is not read.
+  PassMemory Measure(PassRequest request) const;
+
+ private:
+  int64_t most_pairs_ = -1;
+  std::vector<ExpertRows> fullest_;  // the pass with most pairs
+  std::vector<ExpertRows> most_;     // by layer, of any pass
+};
 
 }  // namespace cadre
 

@@ -9,6 +9,7 @@
 #include "plan/checker.h"
 #include "plan/layout.h"
 #include "plan/mesh.h"
+#include "plan/pass_memory.h"
 #include "plan/released.h"
 
 namespace cadre {
@@ -18,8 +19,6 @@ namespace {
 // devices in common use, and a share of a small host.
 constexpr int64_t kAssumedGpuBytes = 80'000'000'000;
 constexpr int64_t kAssumedCpuBytes = 8'000'000'000;
-// 1 / balancedness of the most loaded rank before any load was measured.
-constexpr double kUnmeasuredImbalance = 1.5;
 
 // What the job file can say but no worker of this release can do, in one place:
 // each line goes when its feature lands.

@@ -50,7 +50,7 @@ TEST_P(PassMemoryTest, IsWhatAPassTakes) {
                        .lora = plan ? &*plan : nullptr,
                        .tokens = kTokens,
                        .replays_blocks = replays,
-                       .expert_pairs = kTokens * top_k});
+                       .rows = {.pairs = kTokens * top_k}});
       const auto measured =
           static_cast<double>(model->arena_stats().peak_bytes);
       EXPECT_NEAR(static_cast<double>(expected.total()), measured,
