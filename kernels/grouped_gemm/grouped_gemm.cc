@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/common/check.h"
+#include "kernels/gemm/tile_cpu.h"
 
 namespace cadre {
 
@@ -12,6 +13,10 @@ CADRE_CUDA_IMPL absl::Status GroupedGemmCuda(const Exec& exec,
                                              const GroupedGemmArgs& args);
 
 namespace {
+
+// Of grouped_gemm_plain.cu, and what a warpgroup of grouped_gemm_wgmma.cu
+// multiplies or skips.
+constexpr int64_t kCudaTileRows = 64;
 
 absl::Status Check(const Exec& exec, const GroupedGemmArgs& args) {
   constexpr char kOp[] = "grouped_gemm";
@@ -53,6 +58,11 @@ absl::Status GroupedGemm(const Exec& exec, const GroupedGemmArgs& args) {
                            : NoCudaError("grouped_gemm");
   }
   return GroupedGemmCpu(exec, args);
+}
+
+int64_t GroupedGemmTileRows(const Exec& exec, DType dtype) {
+  if (exec.backend == Backend::kCuda) return kCudaTileRows;
+  return dtype == DType::kF32 ? BestGemmTile().rows : 1;
 }
 
 }  // namespace cadre

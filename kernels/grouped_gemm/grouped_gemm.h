@@ -8,6 +8,8 @@
 //   GroupedGemm(exec, {.mode = GroupedGemmMode::kNT, .x = x, .w = w, .y = y,
 //                      .offsets = offsets});
 
+#include <cstdint>
+
 #include "absl/status/status.h"
 #include "kernels/common/exec.h"
 #include "kernels/common/tensor.h"
@@ -47,6 +49,10 @@ struct GroupedGemmArgs {
 // one fixed order of its sum: bitwise, whatever the other groups.
 // Cost: 2 offsets[G] N K FLOPs.
 absl::Status GroupedGemm(const Exec& exec, const GroupedGemmArgs& args);
+
+// Rows of a tile of y (kNT) and x (kNN): a group costs its rows rounded up to
+// whole tiles. 1 where the library that multiplies does not say (f64).
+int64_t GroupedGemmTileRows(const Exec& exec, DType dtype);
 
 }  // namespace cadre
 

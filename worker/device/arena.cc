@@ -118,6 +118,13 @@ void Arena::Reset() {
   earlier_ = 0;
 }
 
+void Arena::Reserve(int64_t bytes) {
+  if (exec_.backend != Backend::kCpu || bytes <= reserved_bytes()) return;
+  blocks_.clear();
+  AddBlock(RoundUp(bytes, kAlignment));
+  Reset();
+}
+
 int64_t Arena::reserved_bytes() const {
   int64_t sum = region_ == nullptr ? 0 : region_->size();
   for (const Block& block : blocks_) sum += block.size;

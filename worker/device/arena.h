@@ -52,6 +52,10 @@ class Arena {
   // The same, all zero (on CUDA: behind the stream's work).
   Tensor AllocateZero(DType dtype, std::initializer_list<int64_t> dims);
 
+  // On the host, before the first allocation or behind a Reset: one block of so
+  // much, unless there is as much already. Pages count when they are touched.
+  void Reserve(int64_t bytes);
+
   Mark mark() const { return {block_, offset_}; }
   // Everything allocated since `mark` is free again.
   void Release(const Mark& mark);

@@ -41,5 +41,17 @@ TEST(Arena, AlignsAndZeroes) {
   EXPECT_EQ(arena.Allocate(DType::kF32, {0, 5}).num_elements(), 0);
 }
 
+TEST(Arena, ReservesInOneGo) {
+  Arena arena;
+  arena.Reserve(int64_t{4} << 20);
+  EXPECT_EQ(arena.num_allocations(), 1);
+  for (int i = 0; i < 4; ++i) arena.Allocate(DType::kU8, {int64_t{1} << 20});
+  EXPECT_EQ(arena.num_allocations(), 1);
+  arena.Reset();
+  arena.Reserve(1000);
+  EXPECT_EQ(arena.num_allocations(), 1);
+  EXPECT_EQ(arena.peak_bytes(), int64_t{4} << 20);
+}
+
 }  // namespace
 }  // namespace cadre

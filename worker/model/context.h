@@ -37,6 +37,13 @@ struct RouterTap {
   // i64 [E] for each MoE layer, kept; appended in the forward pass, never in a
   // replay. Read when the pass is over: until then nothing waits for a GPU.
   std::vector<Tensor> expert_tokens;
+  // Groups of the batches that went through grouped products, kept and appended
+  // likewise.
+  struct ExpertBatch {
+    size_t layer = 0;  // counts MoE layers
+    Tensor offsets;    // i32 [experts here + 1]
+  };
+  std::vector<ExpertBatch> expert_batches;
   std::vector<std::vector<float>>* logits = nullptr;  // null: not wanted
 };
 

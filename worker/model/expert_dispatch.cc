@@ -272,8 +272,12 @@ void ExpertDispatch::CountTraffic(const LayerContext& ctx, int64_t width,
     traffic.pairs += pairs;
     if (std::ssize(traffic.computed_pairs) <= layer_) {
       traffic.computed_pairs.resize(layer_ + 1, 0);
+      traffic.sent_rows.resize(layer_ + 1, 0);
+      traffic.received_rows.resize(layer_ + 1, 0);
     }
     traffic.computed_pairs[layer_] += received.num_pairs;
+    traffic.sent_rows[layer_] += sent.num_rows;
+    traffic.received_rows[layer_] += received.num_rows;
   }
   if (ctx.replay) return;
   traffic.count_bytes += (ctx.experts->experts.size() - 1) *

@@ -10,7 +10,9 @@
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/grouped_gemm/grouped_gemm.h"
 #include "plan/capacity.h"
+#include "plan/pass_memory.h"
 #include "worker/device/arena.h"
 #include "worker/device/buffer.h"
 #include "worker/device/side_stream.h"
@@ -27,6 +29,8 @@ constexpr int64_t kLossBlockTokens = 256;
 // A GPU's products need more rows to be fast; 0.3 GB of bf16 with 163,840
 // words.
 constexpr int64_t kLossBlockTokensCuda = 1024;
+// Of an arena, beyond what the plan says.
+constexpr int64_t kArenaSlack = int64_t{64} << 10;
 
 absl::Status CheckBatch(const Batch& batch) {
   const int64_t T = batch.num_tokens();
@@ -107,6 +111,7 @@ class BlockModel final : public Model {
       stats.peak_bytes += arena->peak_bytes();
       stats.reserved_bytes += arena->reserved_bytes();
     }
+    stats.expected_bytes = expected_bytes_;
     return stats;
   }
 
@@ -151,6 +156,10 @@ class BlockModel final : public Model {
     return groups_.units == nullptr ? absl::OkStatus()
                                     : groups_.units->Release();
   }
+  PassRequest RequestFor(int64_t tokens) const;
+  void ReserveArenas(int64_t tokens);
+  // What the plan says of the memory of the training passes so far.
+  void ExpectMemory(int64_t tokens, const ForwardResult& result);
   // Waits for the pass and reads what it counted.
   absl::StatusOr<ForwardResult> Result(const LayerContext& ctx);
 
@@ -178,6 +187,8 @@ class BlockModel final : public Model {
   Tensor ids_, targets_, cu_seqlens_, positions_view_, mask_view_;
   PinnedBuffer inputs_, results_;  // CUDA: on the way to and from the device
   Tensor totals_;  // f64 [3]: sum of the loss, auxiliary loss, sum of z-losses
+  SeenRows seen_rows_;  // of training passes
+  int64_t most_tokens_ = -1, expected_bytes_ = 0, reserved_tokens_ = 0;
   int64_t num_real_tokens_ = 0;
   double inv_tokens_ = 0;        // 1 / real tokens of all ranks
   std::vector<Stream> streams_;  // streams_[i]: input of block i; last: output
@@ -386,6 +397,7 @@ absl::StatusOr<LayerContext> BlockModel::BeginPass(const Batch& batch,
   saved_.Reset();
   scratch_.Reset();
   const int64_t T = batch.num_tokens();
+  if (training) ReserveArenas(T);
   phases_.Restart();
   CADRE_RETURN_IF_ERROR(PlaceInputs(batch));
   totals_ = kept_.AllocateZero(DType::kF64, {3});
@@ -501,6 +513,9 @@ absl::StatusOr<ForwardResult> BlockModel::Result(const LayerContext& ctx) {
                routers_.expert_tokens.end());
   parts.insert(parts.end(), routers_.overflow_counts.begin(),
                routers_.overflow_counts.end());
+  for (const auto& batch : routers_.expert_batches) {
+    parts.push_back(batch.offsets);
+  }
   int64_t bytes = 0;
   for (const Tensor& part : parts) bytes += part.num_bytes();
   CADRE_RETURN_IF_ERROR(Reserve(bytes, "results of a pass", &results_));
@@ -521,11 +536,14 @@ absl::StatusOr<ForwardResult> BlockModel::Result(const LayerContext& ctx) {
               sizeof(double));
   result.z_loss *= inv_tokens_;
   at = results_.data() + totals_.num_bytes();
-  const auto take = [&at](const Tensor& part) {
-    std::vector<int64_t> numbers(part.num_elements());
+  const auto read = [&at](const Tensor& part, auto number) {
+    std::vector<decltype(number)> numbers(part.num_elements());
     std::memcpy(numbers.data(), at, part.num_bytes());
     at += part.num_bytes();
     return numbers;
+  };
+  const auto take = [&read](const Tensor& part) {
+    return read(part, int64_t{});
   };
   for (const Tensor& part : routers_.expert_tokens) {
     result.expert_tokens.push_back(take(part));
@@ -539,6 +557,15 @@ absl::StatusOr<ForwardResult> BlockModel::Result(const LayerContext& ctx) {
     std::copy_n(counts.begin() + kRemappedPairs, kRemapRounds,
                 result.moe_counts[layer].remapped.begin());
   }
+  const int64_t tile = GroupedGemmTileRows(ctx.exec, ctx.dtype);
+  for (const auto& [layer, offsets] : routers_.expert_batches) {
+    const std::vector<int32_t> begins = read(offsets, int32_t{});
+    int64_t& padding = result.moe_counts[layer].padding_rows;
+    for (size_t e = 1; e < begins.size(); ++e) {
+      const int64_t rows = begins[e] - begins[e - 1];
+      padding += (rows + tile - 1) / tile * tile - rows;
+    }
+  }
   if (runtime_ != nullptr) {
     result.traffic = std::exchange(runtime_->traffic, {});
     result.traffic.exposed_seconds = runtime_->queue.TakeExposedSeconds();
@@ -548,7 +575,67 @@ absl::StatusOr<ForwardResult> BlockModel::Result(const LayerContext& ctx) {
     result.traffic.combine_seconds =
         busy[static_cast<size_t>(ExchangeKind::kCombine)];
   }
+  if (ctx.training) ExpectMemory(ctx.num_tokens, result);
   return result;
+}
+
+PassRequest BlockModel::RequestFor(int64_t tokens) const {
+  PassRequest request{
+      .model = &spec_,
+      .lora = lora(),
+      .tokens = tokens,
+      .element_bytes = SizeOf(options_.dtype),
+      .replays_blocks = options_.activation_checkpointing,
+      .has_capacity = options_.moe.overflow != OverflowPolicy::kDropless};
+  if (runtime_ != nullptr) {
+    const PlacementShape& shape = runtime_->experts.placement.shape;
+    request.dispatch = {
+        .ranks = runtime_->experts.size(),
+        .slots_per_rank = runtime_->experts.slots_per_rank(),
+        .has_copies =
+            runtime_->experts.size() * shape.slots_per_rank > shape.num_experts,
+        .chunks = runtime_->chunks};
+  }
+  return request;
+}
+
+// The arenas of a training pass in one piece each, so that none grows in a
+// later step unless a rank is sent more rows than were planned for.
+void BlockModel::ReserveArenas(int64_t tokens) {
+  if (options_.exec.backend != Backend::kCpu || tokens <= reserved_tokens_) {
+    return;
+  }
+  reserved_tokens_ = tokens;
+  PassRequest request = RequestFor(tokens);
+  request.rows =
+      PlannedRows(tokens, top_k_, request.dispatch.ranks, kUnmeasuredImbalance);
+  const PassMemory memory = MeasurePass(request);
+  // The plan may be a little low.
+  const auto reserve = [](int64_t bytes, Arena* arena) {
+    arena->Reserve(bytes + bytes / 32 + kArenaSlack);
+  };
+  reserve(memory.kept, &kept_);
+  reserve(memory.saved, &saved_);
+  reserve(memory.temporary, &scratch_);
+}
+
+void BlockModel::ExpectMemory(int64_t tokens, const ForwardResult& result) {
+  // A GPU's kernels ask for workspaces that the plan does not follow.
+  if (options_.exec.backend != Backend::kCpu) return;
+  std::vector<ExpertRows> rows;
+  for (size_t layer = 0; layer < result.moe_counts.size(); ++layer) {
+    const MoeLayerCounts& counts = result.moe_counts[layer];
+    rows.push_back({.pairs = counts.routed - counts.dropped});
+    if (layer < result.traffic.computed_pairs.size()) {
+      rows.back() = {.pairs = result.traffic.computed_pairs[layer],
+                     .sent = result.traffic.sent_rows[layer],
+                     .received = result.traffic.received_rows[layer]};
+    }
+  }
+  const bool longer = tokens > most_tokens_;
+  most_tokens_ = std::max(tokens, most_tokens_);
+  if (!seen_rows_.Add(rows) && !longer) return;
+  expected_bytes_ = seen_rows_.Measure(RequestFor(most_tokens_)).total();
 }
 
 absl::Status BlockModel::Explain(const absl::Status& status) {

@@ -106,7 +106,8 @@ struct MoeLayerCounts {
   int64_t routed = 0;  // chosen by routers, padding excluded
   int64_t dropped = 0;
   std::array<int64_t, kRemapRounds> remapped = {};  // by round
-  // Rows that grouped products computed for nothing, to fill their tiles.
+  // Rows that grouped products computed for nothing, to fill their tiles, in
+  // the forward pass; of the experts here, whoever sent their rows.
   int64_t padding_rows = 0;
   int64_t capacity = 0;  // of an expert, in force; 0: dropless
 };
@@ -135,6 +136,9 @@ struct ForwardCapture {
 struct ArenaStats {
   int64_t allocations = 0;  // from the system; none after the first step
   int64_t peak_bytes = 0;
+  // What plan/pass_memory.h says of peak_bytes for the batches and the rows
+  // that came; 0 on a GPU and before the first training pass.
+  int64_t expected_bytes = 0;
   int64_t reserved_bytes = 0;
 };
 

@@ -4,8 +4,26 @@
 
 #include "base/status_macros.h"
 #include "kernels/moe_permute/moe_permute.h"
+#include "worker/device/transfer.h"
 
 namespace cadre {
+namespace {
+
+// For the count of rows that fill tiles: the model looks when the pass is over.
+absl::Status TellBatch(const LayerContext& ctx, const Tensor& offsets) {
+  if (ctx.replay || ctx.routers == nullptr ||
+      ctx.routers->expert_tokens.empty()) {
+    return absl::OkStatus();
+  }
+  const Tensor kept = ctx.kept->Allocate(DType::kI32, {offsets.dim(0)});
+  CADRE_RETURN_IF_ERROR(ctx.kept->status());
+  // A router has told of its layer before.
+  ctx.routers->expert_batches.push_back(
+      {.layer = ctx.routers->expert_tokens.size() - 1, .offsets = kept});
+  return CopyOnDevice(ctx.exec, offsets, kept);
+}
+
+}  // namespace
 
 absl::Status RoutedExperts::Forward(const LayerContext& ctx, const Tensor& in,
                                     const Tensor& slots, const Tensor& weights,
@@ -20,6 +38,7 @@ absl::Status RoutedExperts::Forward(const LayerContext& ctx, const Tensor& in,
                                               .offsets = offsets_,
                                               .row_source = row_source_,
                                               .row_of = row_of_}));
+  CADRE_RETURN_IF_ERROR(TellBatch(ctx, offsets_));
   // Padding tokens have no rows. On a GPU their number is not known here:
   // there the rows behind the last expert's are left over.
   const int64_t R = ctx.exec.backend == Backend::kCuda

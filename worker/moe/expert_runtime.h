@@ -30,6 +30,8 @@ struct ExpertTraffic {
   // By MoE layer: pairs that this rank computed in forward passes, whoever sent
   // them; a recomputed pass counts nothing.
   std::vector<int64_t> computed_pairs;
+  // Likewise: rows of one (token, rank) each, those for this rank included.
+  std::vector<int64_t> sent_rows, received_rows;
   // Spent in the experts of this rank, both directions; host time.
   double expert_seconds = 0.0;
   // Time of the exchanges themselves, forward and backward.

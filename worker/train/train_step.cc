@@ -115,12 +115,15 @@ absl::Status TrainStepRunner::ShareValues() {
 
 MemoryUse TrainStepRunner::memory() const {
   const ModelShards::Memory shards = shards_->memory();
+  const ArenaStats arenas = model_->arena_stats();
   return {.weights = shards.weights,
           .gradients = shards.gradients,
           .optimizer = optimizer_->state_bytes(),
           .gather = shards.gather,
           .reduce = shards.reduce,
-          .activations = model_->arena_stats().peak_bytes};
+          .activations = arenas.peak_bytes,
+          .expected_activations = arenas.expected_bytes,
+          .allocations = arenas.allocations};
 }
 
 absl::StatusOr<int64_t> TrainStepRunner::AgreeOnBatches(int64_t mine) {
@@ -176,8 +179,12 @@ absl::StatusOr<StepMetrics> TrainStepRunner::Run(const TrainStep& data,
       totals.aux_sum / static_cast<double>(options_.micro_batches);
   metrics.z_loss = totals.z_sum / static_cast<double>(options_.micro_batches);
   metrics.expert_tokens = std::move(totals.expert_tokens);
-  metrics.dropped_pairs = totals.dropped_pairs;
-  metrics.remapped_pairs = totals.remapped_pairs;
+  for (const MoeLayerTotals& layer : totals.moe_layers) {
+    metrics.dropped_pairs += layer.dropped;
+    metrics.remapped_pairs += layer.remapped;
+    metrics.padding_rows += layer.padding_rows;
+  }
+  metrics.moe_layers = std::move(totals.moe_layers);
   metrics.phases = totals.phases;
   metrics.rank_tokens = std::move(totals.rank_tokens);
   metrics.expert_seconds = totals.expert_seconds;
@@ -205,6 +212,7 @@ absl::StatusOr<TrainStepRunner::Totals> TrainStepRunner::ForwardBackward(
   for (int64_t experts : experts_per_layer_) {
     totals.expert_tokens.emplace_back(experts, 0);
   }
+  totals.moe_layers.resize(experts_per_layer_.size());
   const ExpertParallel* const experts = model_->expert_parallel();
   if (experts != nullptr) {
     totals.rank_tokens.assign(experts_per_layer_.size(),
@@ -235,9 +243,13 @@ absl::StatusOr<TrainStepRunner::Totals> TrainStepRunner::ForwardBackward(
     Add(&totals.exchanges, result.traffic);
     totals.aux_sum += result.aux_loss;
     totals.z_sum += result.z_loss;
-    for (const MoeLayerCounts& layer : result.moe_counts) {
-      totals.dropped_pairs += layer.dropped;
-      for (const int64_t moved : layer.remapped) totals.remapped_pairs += moved;
+    for (size_t l = 0; l < totals.moe_layers.size(); ++l) {
+      const MoeLayerCounts& layer = result.moe_counts[l];
+      totals.moe_layers[l].dropped += layer.dropped;
+      totals.moe_layers[l].padding_rows += layer.padding_rows;
+      for (const int64_t moved : layer.remapped) {
+        totals.moe_layers[l].remapped += moved;
+      }
     }
     Add(totals.expert_tokens, result.expert_tokens);
     totals.expert_seconds += result.traffic.expert_seconds;
@@ -262,15 +274,19 @@ absl::Status TrainStepRunner::ReduceTotals(Totals* totals) {
     counts.insert(counts.end(), layer.begin(), layer.end());
   }
   if (counts.empty()) return absl::OkStatus();
-  counts.push_back(totals->dropped_pairs);
-  counts.push_back(totals->remapped_pairs);
+  for (const MoeLayerTotals& layer : totals->moe_layers) {
+    counts.insert(counts.end(),
+                  {layer.dropped, layer.remapped, layer.padding_rows});
+  }
   CADRE_RETURN_IF_ERROR(world_->AllReduceSum(absl::MakeSpan(counts)));
-  totals->dropped_pairs = counts[counts.size() - 2];
-  totals->remapped_pairs = counts.back();
   auto at = counts.begin();
   for (auto& layer : totals->expert_tokens) {
     std::copy_n(at, layer.size(), layer.begin());
     at += static_cast<int64_t>(layer.size());
+  }
+  for (MoeLayerTotals& layer : totals->moe_layers) {
+    layer = {.dropped = at[0], .remapped = at[1], .padding_rows = at[2]};
+    at += 3;
   }
   return ReduceRankTotals(totals);
 }

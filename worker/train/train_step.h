@@ -58,7 +58,7 @@ class TrainStepRunner {
   struct Totals {
     double loss_sum = 0.0;
     double aux_sum = 0.0, z_sum = 0.0;
-    int64_t dropped_pairs = 0, remapped_pairs = 0;
+    std::vector<MoeLayerTotals> moe_layers;
     std::vector<std::vector<int64_t>> expert_tokens;
     PhaseSeconds phases{};
     std::vector<std::vector<int64_t>> rank_tokens;

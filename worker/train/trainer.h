@@ -45,6 +45,11 @@ struct MemoryUse {
   int64_t gather = 0;     // units that are gathered for use
   int64_t reduce = 0;     // buffers of reductions
   int64_t activations = 0;
+  // Activations as the plan has them for the batches and expert rows that came;
+  // 0: not known. In no sum.
+  int64_t expected_activations = 0;
+  // Pieces that the activations were asked of the system in, so far. In no sum.
+  int64_t allocations = 0;
   int64_t total() const {
     return weights + gradients + optimizer + gather + reduce + activations;
   }
@@ -56,6 +61,13 @@ struct ExchangeUse {
   // Part of them for which computing waited.
   double exposed_seconds = 0.0;
   int64_t dispatch_bytes = 0, combine_bytes = 0;  // to other ranks
+};
+
+// What became of the (token, expert) pairs of one MoE layer, over all ranks and
+// micro-batches of a step.
+struct MoeLayerTotals {
+  int64_t dropped = 0, remapped = 0;
+  int64_t padding_rows = 0;  // to fill tiles of grouped products
 };
 
 // One optimizer step, equal on every rank but for the seconds.
@@ -81,6 +93,9 @@ struct StepMetrics {
   // (token, expert) pairs that found no room, and that moved to another expert;
   // summed likewise, over all layers. 0 when dropless.
   int64_t dropped_pairs = 0, remapped_pairs = 0;
+  int64_t padding_rows = 0;  // that grouped products computed for nothing
+  // The three of them by MoE layer; empty without MoE layers.
+  std::vector<MoeLayerTotals> moe_layers;
   double z_loss = 0.0;  // before its coefficient
   // Of this rank's passes, on its device (worker/device/phase_clock.h).
   PhaseSeconds phases{};
