@@ -602,6 +602,7 @@ PassRequest BlockModel::RequestFor(int64_t tokens) const {
 // The arenas of a training pass in one piece each, so that none grows in a
 // later step unless a rank is sent more rows than were planned for.
 void BlockModel::ReserveArenas(int64_t tokens) {
+  tokens = std::max(tokens, options_.pass_tokens);
   if (options_.exec.backend != Backend::kCpu || tokens <= reserved_tokens_) {
     return;
   }

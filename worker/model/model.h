@@ -59,6 +59,9 @@ struct ModelOptions {
   // Keep only block inputs (and routing decisions) and replay each block in the
   // backward pass.
   bool activation_checkpointing = false;
+  // Of a full micro-batch: on the CPU the arenas of training passes are made
+  // for as many before the first. 0: for those of the first passes.
+  int64_t pass_tokens = 0;
   // On a GPU: phases of a pass as NVTX ranges.
   bool nvtx = false;
   uint64_t dropout_seed = 0;

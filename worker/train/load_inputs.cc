@@ -185,6 +185,8 @@ absl::Status LoadModel(const TrainerOptions& options, const Exec& exec,
   model_options.overlap_dispatch = exec.backend == Backend::kCuda;
   model_options.activation_checkpointing =
       options.model.activation_checkpointing;
+  model_options.pass_tokens =
+      options.data.max_seq_len * options.training.micro_batch_size;
   model_options.nvtx = options.nvtx;
   model_options.dropout_seed = options.training.seed;
   model_options.moe = {.overflow = options.moe.overflow,

@@ -180,6 +180,8 @@ class TrainerTest : public ::testing::Test {
     auto mesh = Mesh::Create(options.mesh);
     EXPECT_OK(mesh);
     model.activation_checkpointing = options.model.activation_checkpointing;
+    model.pass_tokens =
+        options.data.max_seq_len * options.training.micro_batch_size;
     EXPECT_OK(
         PlaceModel(*spec, *mesh, options.rank, &model,
                    {.spare_slots_per_rank = options.moe.spare_slots_per_rank,
