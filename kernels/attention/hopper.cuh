@@ -1,59 +1,32 @@
 #ifndef CADRE_KERNELS_ATTENTION_HOPPER_CUH_
 #define CADRE_KERNELS_ATTENTION_HOPPER_CUH_
 
-// Hopper's asynchronous instructions as the attention kernels use them:
-// mbarriers, tiled TMA loads, products of a warpgroup. Device code for sm_90a,
+// Hopper's instructions as the attention kernels use them, beyond those of
+// kernels/common/hopper.cuh: products of a warpgroup. Device code for sm_90a,
 // private to this folder.
 //
 // A tile in shared memory is cut into chunks of 64 columns: rows of 128 bytes
 // with TMA's 128-byte swizzle, a chunk of R rows taking 128 R bytes, R a
 // multiple of 8 and the chunk aligned to 1024 bytes.
 
-#include <cuda.h>
-
 #include <cstdint>
+
+#include "kernels/common/hopper.cuh"
 
 namespace cadre::attention_device {
 
-__device__ __forceinline__ uint32_t SharedAddress(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
-__device__ __forceinline__ void BarrierInit(uint64_t* bar, int arrivals) {
-  asm volatile(
-      "mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(bar)),
-      "r"(arrivals)
-      : "memory");
-}
-// Makes initialised barriers visible to the copy engine.
-__device__ __forceinline__ void BarrierInitFence() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-__device__ __forceinline__ void BarrierArrive(uint64_t* bar) {
-  asm volatile(
-      "mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedAddress(bar))
-      : "memory");
-}
-__device__ __forceinline__ void BarrierExpect(uint64_t* bar, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                   SharedAddress(bar)),
-               "r"(bytes)
-               : "memory");
-}
-// Until the phase with this parity is over.
-__device__ __forceinline__ void BarrierWait(uint64_t* bar, int parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra out;\n"
-      "bra again;\n"
-      "out:\n"
-      "}\n" ::"r"(SharedAddress(bar)),
-      "r"(parity)
-      : "memory");
-}
+using hopper::BarrierArrive;
+using hopper::BarrierExpect;
+using hopper::BarrierInit;
+using hopper::BarrierInitFence;
+using hopper::BarrierWait;
+using hopper::FewerRegisters;
+using hopper::MoreRegisters;
+using hopper::SharedAddress;
+using hopper::TmaLoad;
+using hopper::WgmmaCommit;
+using hopper::WgmmaFence;
+using hopper::WgmmaWait;
 
 // The two halves of a barrier by number: Sync waits for `threads` arrivals, its
 // own included.
@@ -62,26 +35,6 @@ __device__ __forceinline__ void NamedSync(int id, int threads) {
 }
 __device__ __forceinline__ void NamedArrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
-// A box of the map, from column x of head y of token z on. What lies outside
-// the tensor becomes zero.
-__device__ __forceinline__ void TmaLoad(void* to, const CUtensorMap* map,
-                                        uint64_t* bar, int x, int y, int z) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx"
-      "::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(SharedAddress(to)),
-      "l"(map), "r"(SharedAddress(bar)), "r"(x), "r"(y), "r"(z)
-      : "memory");
-}
-
-template <int kRegisters>
-__device__ __forceinline__ void MoreRegisters() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-template <int kRegisters>
-__device__ __forceinline__ void FewerRegisters() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
 // An operand of a product. The sum runs along the rows of the tile, or across
@@ -94,16 +47,6 @@ __device__ __forceinline__ uint64_t Across(const void* tile, int chunk) {
   return Along(tile) | (static_cast<uint64_t>(chunk >> 4) << 16);
 }
 
-__device__ __forceinline__ void WgmmaFence() {
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void WgmmaCommit() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-template <int kPending>
-__device__ __forceinline__ void WgmmaWait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
 // Keeps the compiler's accesses to registers on their side of a wait.
 template <int kCount>
 __device__ __forceinline__ void Pin(float (&d)[kCount]) {

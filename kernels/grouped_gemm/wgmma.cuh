@@ -1,70 +1,14 @@
 #ifndef CADRE_KERNELS_GROUPED_GEMM_WGMMA_CUH_
 #define CADRE_KERNELS_GROUPED_GEMM_WGMMA_CUH_
 
-// Hopper's asynchronous instructions as functions: mbarriers, tiled TMA loads,
-// warpgroup products. Device code for sm_90a.
-
-#include <cuda.h>
+// The warpgroup products of grouped_gemm, on top of kernels/common/hopper.cuh.
+// Device code for sm_90a.
 
 #include <cstdint>
 
+#include "kernels/common/hopper.cuh"
+
 namespace cadre::hopper {
-
-__device__ __forceinline__ uint32_t SharedAddress(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
-__device__ __forceinline__ void BarrierInit(uint64_t* bar, int arrivals) {
-  asm volatile(
-      "mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(bar)),
-      "r"(arrivals));
-}
-
-__device__ __forceinline__ void BarrierArrive(uint64_t* bar) {
-  asm volatile(
-      "mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedAddress(bar))
-      : "memory");
-}
-
-__device__ __forceinline__ void BarrierExpect(uint64_t* bar, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                   SharedAddress(bar)),
-               "r"(bytes)
-               : "memory");
-}
-
-// Until the phase with this parity is over.
-__device__ __forceinline__ void BarrierWait(uint64_t* bar, int parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra out;\n"
-      "bra again;\n"
-      "out:\n"
-      "}\n" ::"r"(SharedAddress(bar)),
-      "r"(parity)
-      : "memory");
-}
-
-__device__ __forceinline__ void TmaLoad(void* to, const CUtensorMap* map,
-                                        uint64_t* bar, int x, int y) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx"
-      "::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(SharedAddress(to)),
-      "l"(map), "r"(SharedAddress(bar)), "r"(x), "r"(y)
-      : "memory");
-}
-
-__device__ __forceinline__ void TmaLoad(void* to, const CUtensorMap* map,
-                                        uint64_t* bar, int x, int y, int z) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx"
-      "::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(SharedAddress(to)),
-      "l"(map), "r"(SharedAddress(bar)), "r"(x), "r"(y), "r"(z)
-      : "memory");
-}
 
 // A tile in shared memory of rows of 128 bytes, stored with TMA's 128-byte
 // swizzle, in groups of 8 rows (1024 bytes). With the sum along the rows
@@ -75,28 +19,6 @@ __device__ __forceinline__ uint64_t Descriptor(const void* tile, int chunk) {
   const uint64_t leading = static_cast<uint64_t>((chunk & 0x3FFFF) >> 4);
   const uint64_t stride = 1024 >> 4;
   return address | (leading << 16) | (stride << 32) | (uint64_t{1} << 62);
-}
-
-__device__ __forceinline__ void WgmmaFence() {
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void WgmmaCommit() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-template <int kPending>
-__device__ __forceinline__ void WgmmaWait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
-__device__ __forceinline__ void FenceAsyncShared() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-template <int kRegisters>
-__device__ __forceinline__ void MoreRegisters() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-template <int kRegisters>
-__device__ __forceinline__ void FewerRegisters() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
 // d [64,256] += a [64,16] b [16,256] of one warpgroup. Element 4j + e of d in

@@ -222,7 +222,7 @@ static __global__ void __launch_bounds__(128)
   if (threadIdx.x == 0) {
     BarrierInit(&smem.loaded, 1);
     BarrierInitFence();
-    BarrierArriveExpect(&smem.loaded, 2 * (kTile + kSquare));
+    BarrierExpect(&smem.loaded, 2 * (kTile + kSquare));
     BulkCopy(smem.tile, tiles + tile * kTile, 2 * kTile, &smem.loaded);
     BulkCopy(smem.inverse, inverse + tile * kSquare, 2 * kSquare, &smem.loaded);
   }
@@ -232,7 +232,7 @@ static __global__ void __launch_bounds__(128)
 #pragma unroll
   for (int part = 0; part < 2; ++part) {
     float d[8][4];
-    GroupFence();
+    WgmmaFence();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const uint64_t rows = RowsOfN(smem.inverse + k * 16);
@@ -281,7 +281,7 @@ static __global__ void __launch_bounds__(128)
   if (threadIdx.x == 0) {
     BarrierInit(&smem.loaded, 1);
     BarrierInitFence();
-    BarrierArriveExpect(&smem.loaded, 2 * (2 * kTile + kState + kSquare));
+    BarrierExpect(&smem.loaded, 2 * (2 * kTile + kState + kSquare));
     BulkCopy(smem.qg, p.qg + tile * kTile, 2 * kTile, &smem.loaded);
     BulkCopy(smem.x, p.u + tile * kTile, 2 * kTile, &smem.loaded);
     BulkCopy(smem.s, p.s + tile * kState, 2 * kState, &smem.loaded);
@@ -294,7 +294,7 @@ static __global__ void __launch_bounds__(128)
   for (int part = 0; part < 2; ++part) {
     float d[8][4];
     // State tiles are [V,K]: rows of N.
-    GroupFence();
+    WgmmaFence();
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const uint64_t s = RowsOfN(smem.s + (k >> 2) * (kDim * 64) +

@@ -29,7 +29,7 @@ __device__ __forceinline__ void StartLoads(const Problem& p, const Chunk& chunk,
     BarrierInit(&smem.loaded, 1);
     BarrierInitFence();
     constexpr uint32_t kBytes = 2 * (2 * kState + 2 * kTile + kSquare);
-    BarrierArriveExpect(&smem.loaded, kBytes);
+    BarrierExpect(&smem.loaded, kBytes);
     BulkCopy(smem.in.s, p.s + tile * kState, kState * 2, &smem.loaded);
     BulkCopy(smem.in.ds, p.ds + tile * kState, kState * 2, &smem.loaded);
     BulkCopy(smem.in.x, p.u + tile * kTile, kTile * 2, &smem.loaded);

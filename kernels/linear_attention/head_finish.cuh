@@ -29,7 +29,7 @@ __device__ __forceinline__ void LoadHeadStates(const Problem& p,
                                                HeadFinishSmem& smem) {
   uint64_t* loaded = &smem.loaded[0];
   if (threadIdx.x == 0) {
-    BarrierArriveExpect(loaded, 2 * (2 * kState + 2 * kTile));
+    BarrierExpect(loaded, 2 * (2 * kState + 2 * kTile));
     BulkCopy(smem.s, p.s + tile * kState, kState * 2, loaded);
     BulkCopy(smem.ds, p.ds + tile * kState, kState * 2, loaded);
     BulkCopy(smem.x, p.u + tile * kTile, kTile * 2, loaded);
@@ -40,7 +40,7 @@ __device__ __forceinline__ void LoadHeadStates(const Problem& p,
   CopyAsyncCommit();
   if (threadIdx.x < 32) SumHeadDecays(p, chunk, head, smem.rows);
   CopyAsyncWait<0>();
-  AsyncProxyFence();
+  FenceAsyncShared();
   BarrierWait(loaded, phase);
   __syncthreads();
 }
@@ -51,7 +51,7 @@ __device__ __forceinline__ void StartHeadKeys(const Problem& p,
                                               int64_t tile,
                                               HeadFinishSmem& smem) {
   if (threadIdx.x == 0) {
-    BarrierArriveExpect(&smem.loaded[1], kSquare * 2);
+    BarrierExpect(&smem.loaded[1], kSquare * 2);
     BulkCopy(smem.inverse, p.inverse + tile * kSquare, kSquare * 2,
              &smem.loaded[1]);
   }
@@ -180,13 +180,13 @@ __device__ __forceinline__ void FinishHead(const Problem& p,
     StoreSquare(smem.d_qk, HeadPlace(), d_qk);
     StartHeadKeys(p, chunk, head, tile, smem);
     CopyAsyncWait<0>();
-    AsyncProxyFence();
+    FenceAsyncShared();
     BarrierWait(&smem.loaded[1], turn & 1);
     __syncthreads();
     KeyScores(smem, HeadPlace(), sums);
     __syncwarp();
     SumScores(smem, HeadPlace(), sums);
-    AsyncProxyFence();
+    FenceAsyncShared();
     __syncthreads();
     WriteQueries(smem, HeadPlace(), sums,
                  MakeSink(p, chunk, head, turn, shared, out.dq, out.part_dq));
@@ -199,7 +199,7 @@ __device__ __forceinline__ void FinishHead(const Problem& p,
     StoreWide(smem.dw, HeadPlace(), dw);
     StartHeadKeys(p, chunk, head, tile, smem);
     CopyAsyncWait<0>();
-    AsyncProxyFence();
+    FenceAsyncShared();
     BarrierWait(&smem.loaded[1], turn & 1);
     __syncthreads();
     InverseProducts(smem, HeadPlace(), out.dv + p.row(chunk.begin, head),
@@ -212,7 +212,7 @@ __device__ __forceinline__ void FinishHead(const Problem& p,
   __syncthreads();
   if (threadIdx.x < 32) WriteHeadGate(p, chunk, head, tile, out, smem);
   if (turn < shared - 1) {
-    AsyncProxyFence();
+    FenceAsyncShared();
     __syncthreads();
   }
 }

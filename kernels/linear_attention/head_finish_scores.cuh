@@ -84,17 +84,17 @@ __device__ __forceinline__ void KeyScores(HeadFinishSmem& smem,
     PackSquare(m, d);
   }
   float d[8][4];
-  GroupFence();
+  WgmmaFence();
   GroupMma<false, false>(d, m[0], RowsOfN(smem.inverse));
 #pragma unroll
   for (int k = 1; k < 4; ++k)
     GroupMma<false>(d, m[k], RowsOfN(smem.inverse + k * 16));
-  GroupCommit();
-  GroupWait<0>();
+  WgmmaCommit();
+  WgmmaWait<0>();
   Pin(d);
   PackSquare(m, d);
   StoreSquare(smem.t, at, m);
-  AsyncProxyFence();
+  FenceAsyncShared();
   GroupSync(1);
   MultiplyTransposed(d, smem.inverse, smem.t);
 #pragma unroll

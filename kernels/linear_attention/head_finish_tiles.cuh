@@ -107,8 +107,8 @@ __device__ __forceinline__ uint64_t WideStep(const uint16_t* tile, int k) {
 }
 template <int kCount>
 __device__ __forceinline__ void FinishProduct(float (&d)[kCount][4]) {
-  GroupCommit();
-  GroupWait<0>();
+  WgmmaCommit();
+  WgmmaWait<0>();
   Pin(d);
 }
 // d[64,64] (+)= a b^T, both wide tiles.
@@ -118,7 +118,7 @@ __device__ __forceinline__ void MultiplyWide(float (&d)[8][4],
                                              const uint16_t* b) {
   a = Again(a);
   b = Again(b);
-  GroupFence();
+  WgmmaFence();
   GroupMma<false, false, kAdd>(d, WideStep(a, 0), WideStep(b, 0));
 #pragma unroll
   for (int k = 1; k < 8; ++k)
@@ -131,7 +131,7 @@ __device__ __forceinline__ void MultiplyByState(float (&d)[16][4],
                                                 const uint16_t* state) {
   a = Again(a);
   state = Again(state);
-  GroupFence();
+  WgmmaFence();
   GroupMma<false, true, false>(d, WideStep(a, 0), RowsOfK(state, kDim * 128));
 #pragma unroll
   for (int k = 1; k < 8; ++k) {
@@ -147,7 +147,7 @@ __device__ __forceinline__ void MultiplySquare(float (&d)[16][4],
                                                const uint16_t* b) {
   a = Again(a);
   b = Again(b);
-  GroupFence();
+  WgmmaFence();
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     const uint64_t rows =
@@ -167,7 +167,7 @@ __device__ __forceinline__ void MultiplyHalf(float (&d)[8][4],
                                              const uint16_t* b) {
   a = Again(a);
   b = Again(b);
-  GroupFence();
+  WgmmaFence();
   GroupMma<false, true, false>(d, RowsOfN(a), RowsOfK(b, 0));
 #pragma unroll
   for (int k = 1; k < 4; ++k) {
@@ -182,7 +182,7 @@ __device__ __forceinline__ void MultiplyTransposed(float (&d)[8][4],
                                                    const uint16_t* b) {
   a = Again(a);
   b = Again(b);
-  GroupFence();
+  WgmmaFence();
   GroupMma<true, true, false>(d, RowsOfK(a, 0), RowsOfK(b, 0));
 #pragma unroll
   for (int k = 1; k < 4; ++k) {

@@ -2,17 +2,27 @@
 #define CADRE_KERNELS_LINEAR_ATTENTION_PTX_CUH_
 
 // The instructions the linear-attention kernels are made of, one function
-// each. Everything that is not plain C++ is here. Private to kernels/{kda,gdn}.
+// each. With kernels/common/hopper.cuh, everything that is not plain C++.
+// Private to kernels/{kda,gdn}.
 //
 // bf16 values travel as the low and high halves of a uint32_t.
 
 #include <cstdint>
 
+#include "kernels/common/hopper.cuh"
+
 namespace cadre::linear_attention {
 
-__device__ __forceinline__ uint32_t SmemAddress(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
+using hopper::BarrierArrive;
+using hopper::BarrierExpect;
+using hopper::BarrierInit;
+using hopper::BarrierInitFence;
+using hopper::BarrierWait;
+using hopper::FenceAsyncShared;
+using hopper::SharedAddress;
+using hopper::WgmmaCommit;
+using hopper::WgmmaFence;
+using hopper::WgmmaWait;
 
 // --- bf16 and fast math ---
 
@@ -83,7 +93,7 @@ __device__ __forceinline__ int BlockIndexAgain() {
 __device__ __forceinline__ void LoadMatrix4(uint32_t (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(SmemAddress(row))
+               : "r"(SharedAddress(row))
                : "memory");
 }
 __device__ __forceinline__ void LoadMatrix4Trans(uint32_t (&r)[4],
@@ -91,13 +101,13 @@ __device__ __forceinline__ void LoadMatrix4Trans(uint32_t (&r)[4],
   asm volatile(
       "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
       : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-      : "r"(SmemAddress(row))
+      : "r"(SharedAddress(row))
       : "memory");
 }
 __device__ __forceinline__ void StoreMatrix4(void* row, const uint32_t* r) {
   asm volatile(
       "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(
-          SmemAddress(row)),
+          SharedAddress(row)),
       "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
       : "memory");
 }
@@ -105,7 +115,7 @@ __device__ __forceinline__ void StoreMatrix4Trans(void* row,
                                                   const uint32_t* r) {
   asm volatile(
       "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::
-          "r"(SmemAddress(row)),
+          "r"(SharedAddress(row)),
       "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
       : "memory");
 }
@@ -134,30 +144,15 @@ __device__ __forceinline__ void MmaTf32(float (&d)[4], const uint32_t* a,
 // b as rows of N, 64 columns of k each: [N,64] with the 128-byte permutation of
 // chunk.cuh.
 __device__ __forceinline__ uint64_t RowsOfN(const void* tile) {
-  return ((SmemAddress(tile) & 0x3ffffu) >> 4) | (uint64_t{1} << 16) |
+  return ((SharedAddress(tile) & 0x3ffffu) >> 4) | (uint64_t{1} << 16) |
          (uint64_t{1024 >> 4} << 32) | (uint64_t{1} << 62);
 }
 // b as rows of k, 64 columns of N each; the next 64 columns lie `apart` bytes
 // further.
 __device__ __forceinline__ uint64_t RowsOfK(const void* tile, uint32_t apart) {
-  return ((SmemAddress(tile) & 0x3ffffu) >> 4) |
+  return ((SharedAddress(tile) & 0x3ffffu) >> 4) |
          (static_cast<uint64_t>(apart >> 4) << 16) |
          (uint64_t{1024 >> 4} << 32) | (uint64_t{1} << 62);
-}
-__device__ __forceinline__ void GroupFence() {
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void GroupCommit() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-template <int kPending>
-__device__ __forceinline__ void GroupWait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
-// Makes this thread's ordinary accesses to shared memory come before what the
-// tensor cores and the copy engine do there after the next sync.
-__device__ __forceinline__ void AsyncProxyFence() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 // A sync of one warpgroup; barrier 0 is __syncthreads.
 __device__ __forceinline__ void GroupSync(int barrier) {
@@ -298,10 +293,10 @@ __device__ __forceinline__ void GroupMma(float (&d)[16][4], uint64_t a,
 __device__ __forceinline__ void CopyAsync16(void* smem, const void* global,
                                             bool valid) {
   const int bytes = valid ? 16 : 0;
-  asm volatile(
-      "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(SmemAddress(smem)),
-      "l"(global), "r"(bytes)
-      : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                   SharedAddress(smem)),
+               "l"(global), "r"(bytes)
+               : "memory");
 }
 __device__ __forceinline__ void CopyAsyncCommit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -311,44 +306,13 @@ __device__ __forceinline__ void CopyAsyncWait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-__device__ __forceinline__ void BarrierInit(uint64_t* barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(SmemAddress(barrier)),
-               "r"(arrivals)
-               : "memory");
-}
 __device__ __forceinline__ void PrefetchL1(const void* global) {
   asm volatile("prefetch.global.L1 [%0];" ::"l"(global));
-}
-// Makes initialised barriers visible to the copy engine.
-__device__ __forceinline__ void BarrierInitFence() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-__device__ __forceinline__ void BarrierArrive(uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(SmemAddress(barrier))
-               : "memory");
-}
-__device__ __forceinline__ void BarrierArriveExpect(uint64_t* barrier,
-                                                    uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(
-                   SmemAddress(barrier)),
-               "r"(bytes)
-               : "memory");
-}
-__device__ __forceinline__ void BarrierWait(uint64_t* barrier, int parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
-      "@!done bra again;\n"
-      "}\n" ::"r"(SmemAddress(barrier)),
-      "r"(parity)
-      : "memory");
 }
 // Arrives once for this thread when all its CopyAsync16 so far have landed.
 __device__ __forceinline__ void BarrierArriveAfterCopies(uint64_t* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(
-                   SmemAddress(barrier))
+                   SharedAddress(barrier))
                : "memory");
 }
 // Whole multiples of 16 bytes, counted on `barrier`.
@@ -356,8 +320,8 @@ __device__ __forceinline__ void BulkCopy(void* smem, const void* global,
                                          uint32_t bytes, uint64_t* barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-      "[%0], [%1], %2, [%3];" ::"r"(SmemAddress(smem)),
-      "l"(global), "r"(bytes), "r"(SmemAddress(barrier))
+      "[%0], [%1], %2, [%3];" ::"r"(SharedAddress(smem)),
+      "l"(global), "r"(bytes), "r"(SharedAddress(barrier))
       : "memory");
 }
 

@@ -85,7 +85,7 @@ __device__ __forceinline__ void LoadChunks(const Problem& p, ScanSmem& smem,
     constexpr uint32_t kBytes =
         2 * (2 * kTile + (kScores ? kTile + kSquare : 0)) + 4 * kDim;
     if constexpr (kScan == Scan::kReverse) {
-      if (lane == 0) BarrierArriveExpect(full, kBytes);
+      if (lane == 0) BarrierExpect(full, kBytes);
       const int chunk_begin = begin + (chunk_index - first) * kChunk;
       const int length = min(kChunk, end - chunk_begin);
       const uint16_t* from = p.d_o + p.row(chunk_begin, head) + column;
@@ -99,7 +99,7 @@ __device__ __forceinline__ void LoadChunks(const Problem& p, ScanSmem& smem,
       BarrierArriveAfterCopies(full);
     } else {
       if (lane == 0) {
-        BarrierArriveExpect(full, kBytes + kSquare * 2);
+        BarrierExpect(full, kBytes + kSquare * 2);
         BulkCopy(stage.values, p.u + tile * kTile + column * kChunk,
                  kSquare * 2, full);
       }
@@ -252,13 +252,13 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
                          &stage.values[Square(16 * t + ColsFirstRow(lane),
                                               warp * 16 + ColsFirstCol(lane))]);
       }
-      GroupFence();
+      WgmmaFence();
       GroupMma<true, false>(x, d_o[0], RowsOfK(stage.aqk, 0));
 #pragma unroll
       for (int k = 1; k < 4; ++k)
         GroupMma<true>(x, d_o[k], RowsOfK(stage.aqk + k * 16 * 64, 0));
     } else {
-      GroupFence();
+      WgmmaFence();
     }
     const uint16_t* in = kScan == Scan::kReverse ? stage.kg : stage.w;
     const uint16_t* back = kScan == Scan::kReverse ? stage.w : stage.kg;
@@ -276,7 +276,7 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
         GroupMma<false>(x, a[k], half_step(in, k));
       }
     }
-    GroupCommit();
+    WgmmaCommit();
 
     // While that runs: the output of the chunk before, the state's decay, and
     // all products that do not wait for X.
@@ -285,20 +285,20 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
 #pragma unroll
       for (int k = 1; k < 8; ++k)
         GroupMma<false>(o, a[k], half_step(stage.qg, k));
-      GroupCommit();
+      WgmmaCommit();
       if (n > 0) write_o(n - 1);
     }
     if constexpr (kScan == Scan::kReverse) {
-      GroupFence();
+      WgmmaFence();
 #pragma unroll
       for (int k = 0; k < 4; ++k)
         GroupMma<true>(s, d_o[k], row_step(stage.qg, k));
-      GroupCommit();
+      WgmmaCommit();
       WriteState(a, smem.out[warp], p.ds + tile * kState, value);
     } else if constexpr (kScan == Scan::kStates) {
       WriteState(a, smem.out[warp], p.s + tile * kState, value);
     }
-    GroupWait<kScan == Scan::kStates ? 0 : 1>();
+    WgmmaWait<kScan == Scan::kStates ? 0 : 1>();
     Pin(x);
     if constexpr (kScan != Scan::kReverse) {
 #pragma unroll
@@ -320,16 +320,16 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
     for (int t = 0; t < 4; ++t) ToOperand(xa[t], x[2 * t], x[2 * t + 1]);
 
     // The state goes on.
-    GroupFence();
+    WgmmaFence();
 #pragma unroll
     for (int k = 0; k < 4; ++k) GroupMma<true>(s, xa[k], row_step(back, k));
-    GroupCommit();
+    WgmmaCommit();
     if constexpr (kScan == Scan::kOutput) {
 #pragma unroll
       for (int k = 0; k < 4; ++k)
         GroupMma<false>(o, xa[k], RowsOfN(stage.aqk + k * 16));
-      GroupCommit();
-      GroupWait<0>();
+      WgmmaCommit();
+      WgmmaWait<0>();
       Pin(s);
       Pin(o);
       release(slot);
@@ -340,7 +340,7 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
       WriteColumns(xa, smem.out[warp], [&](int row, int half, uint4 piece) {
         *reinterpret_cast<uint4*>(to + Wide(row, value + half * 8)) = piece;
       });
-      GroupWait<0>();
+      WgmmaWait<0>();
       Pin(s);
       release(slot);
     }
