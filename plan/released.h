@@ -12,8 +12,8 @@ namespace cadre {
 inline bool HybridParallelismReleased(absl::string_view backend) {
   return backend == "cpu" || backend == "cuda";
 }
-// moe.overflow_policy other than dropless, moe.capacity_factor and
-// moe.z_loss_coef: the GPU's router knows none of them.
+// moe.overflow_policy other than dropless, and moe.capacity_factor with it: the
+// GPU's router knows no capacity.
 inline bool OverflowPoliciesReleased(absl::string_view backend) {
   return backend == "cpu";
 }

@@ -46,8 +46,6 @@ void CheckReleased(const v1::JobSpec& spec, Checker& check) {
   not_yet(
       !OverflowPoliciesReleased(backend) && moe.overflow_policy() != "dropless",
       "moe.overflow_policy", moe.overflow_policy(), "use dropless");
-  not_yet(!OverflowPoliciesReleased(backend) && moe.z_loss_coef() > 0,
-          "moe.z_loss_coef", "a z-loss", "remove it");
   not_yet(moe.bias_update_rate() > 0, "moe.bias_update_rate", "a bias update",
           "remove it");
   not_yet(!ReplacementReleased(backend) && moe.spare_slots_per_rank() > 0,

@@ -242,6 +242,14 @@ TEST(ValidateJob, JobsOnGpusMayBeSharded) {
   EXPECT_EQ(v.plan.dense_replicas(), 2);
 }
 
+TEST(ValidateJob, JobsOnGpusMayHaveAZLoss) {
+  v1::JobSpec spec = Minimal();
+  spec.mutable_resources()->set_backend("cuda");
+  spec.mutable_moe()->set_z_loss_coef(1e-3);
+  const Validated v = ValidateJob(spec, {}, nullptr);
+  EXPECT_TRUE(v.ok()) << Findings(v);
+}
+
 TEST(ValidateJob, FindsAllProblemsInOnePass) {
   v1::JobSpec spec = Minimal();
   spec.set_priority(-1);

@@ -31,6 +31,12 @@ absl::Status CheckShared(const Exec& exec, const Args& args, const Tensor& y) {
         absl::StrCat(kOp, ": mixes ", args.rows.size(), " rows of width ",
                      y.dim(1), ", expected at least one of each"));
   }
+  if (exec.backend == Backend::kCuda &&
+      args.rows.size() > kMaxAttentionResidualRows) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kOp, ": mixes ", args.rows.size(), " rows; on CUDA ",
+                     kMaxAttentionResidualRows, " is the most"));
+  }
   for (size_t i = 0; i < args.rows.size(); ++i) {
     CADRE_RETURN_IF_ERROR(
         CheckLike(kOp, absl::StrCat("rows[", i, "]"), args.rows[i], y));
@@ -77,6 +83,7 @@ absl::Status AttentionResidualBackward(
   CADRE_RETURN_IF_ERROR(
       CheckOptionalTensor(kOp, "dproj", args.dproj, param, {args.dy.dim(1)}));
   if (exec.backend == Backend::kCuda) {
+    CADRE_RETURN_IF_ERROR(CheckLike(kOp, "slopes", args.slopes, args.p));
     return AttentionResidualBackwardCuda
                ? AttentionResidualBackwardCuda(exec, args)
                : NoCudaError(kOp);

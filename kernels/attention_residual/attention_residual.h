@@ -13,6 +13,10 @@
 
 namespace cadre {
 
+// Most rows of a mix on CUDA: the bank of a model with twice as many blocks of
+// residuals as kimi_k3.
+inline constexpr int kMaxAttentionResidualRows = 32;
+
 struct AttentionResidualForwardArgs {
   std::vector<Tensor> rows;  // N times [T,H]: the bank in order, then s
   Tensor norm_weight;        // [H]
@@ -27,7 +31,9 @@ struct AttentionResidualForwardArgs {
 // score_i = <RMS(row_i; norm_weight, eps), proj> ;  p = softmax over i
 // y = sum_i p_i row_i, of the raw rows, in order.
 //
-// One dtype, f32 or f64 on the CPU. N, H >= 1; T may be 0. y overlaps no row.
+// dtypes: one, f32 or f64, on the CPU. On CUDA rows and y f32 or bf16, all else
+// f32, sums in f32; N at most kMaxAttentionResidualRows. N, H >= 1; T may be 0.
+// y overlaps no row.
 // Bitwise deterministic.
 absl::Status AttentionResidualForward(const Exec& exec,
                                       const AttentionResidualForwardArgs& args);
@@ -41,6 +47,8 @@ struct AttentionResidualBackwardArgs {
   std::vector<Tensor> drows;
   // [H], added to; optional.
   Tensor dnorm_weight, dproj;
+  // [T,N], as p: scratch of CUDA, not looked at on the CPU.
+  Tensor slopes;
 };
 
 // dp_i = <dy, row_i> ;  dscore = p (dp - sum p dp)

@@ -9,9 +9,11 @@
 
 namespace cadre {
 
+CADRE_CUDA_IMPL absl::Status RouterZLossCuda(const Exec& exec,
+                                             const RouterZLossArgs&);
+
 absl::Status RouterZLoss(const Exec& exec, const RouterZLossArgs& args) {
   constexpr char kOp[] = "router z-loss";
-  if (exec.backend == Backend::kCuda) return NoCudaError(kOp);
   CADRE_RETURN_IF_ERROR(CheckActivation(exec, kOp, "logits", args.logits, 2));
   const int64_t T = args.logits.dim(0), E = args.logits.dim(1);
   CADRE_RETURN_IF_ERROR(
@@ -20,6 +22,9 @@ absl::Status RouterZLoss(const Exec& exec, const RouterZLossArgs& args) {
       CheckOptionalTensor(kOp, "sum", args.sum, DType::kF64, {1}));
   CADRE_RETURN_IF_ERROR(CheckOptionalTensor(kOp, "dlogits", args.dlogits,
                                             args.logits.dtype(), {T, E}));
+  if (exec.backend == Backend::kCuda) {
+    return RouterZLossCuda ? RouterZLossCuda(exec, args) : NoCudaError(kOp);
+  }
   return DispatchCpu(args.logits.dtype(), [&](auto scalar) {
     using S = decltype(scalar);
     for (int64_t t = 0; t < T; ++t) {

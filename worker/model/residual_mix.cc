@@ -37,6 +37,7 @@ absl::Status ResidualMix::Backward(const LayerContext& ctx, const Tensor& dy,
                                    const std::vector<Tensor>& d_bank,
                                    const Tensor& d_state) {
   const int64_t D = dy.dim(1);
+  ArenaScope scope(ctx.scratch);
   std::vector<Tensor> d_rows = d_bank;
   d_rows.push_back(d_state);
   return AttentionResidualBackward(
@@ -49,7 +50,8 @@ absl::Status ResidualMix::Backward(const LayerContext& ctx, const Tensor& dy,
        .dy = dy,
        .drows = d_rows,
        .dnorm_weight = norm_->grad,
-       .dproj = proj_->grad.present() ? proj_->grad.Reshape({D}) : Tensor()});
+       .dproj = proj_->grad.present() ? proj_->grad.Reshape({D}) : Tensor(),
+       .slopes = ctx.ScratchParam({dy.dim(0), std::ssize(rows_)})});
 }
 
 }  // namespace cadre
