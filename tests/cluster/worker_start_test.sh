@@ -35,9 +35,9 @@ expect "unknown field" 78 "no_such_field" "$worker" --config "$config"
 echo 'timeouts { sync_deadline: "1ms" }' >"$config"
 expect "timeouts out of order" 78 "sync_deadline" "$worker" --config "$config"
 
-# Without a coordinator it waits, writes its ports, and leaves on SIGTERM.
+# Without a GPU it takes the processor and says why; without a coordinator it waits, writes its ports, and leaves on SIGTERM.
 ports=$TEST_TMPDIR/ports
-"$worker" --insecure --device cpu --coordinator 127.0.0.1:1 --health-listen off --metrics-listen \
+"$worker" --insecure --device auto --coordinator 127.0.0.1:1 --health-listen off --metrics-listen \
   127.0.0.1:0 --ports-file "$ports" 2>"$TEST_TMPDIR/log" &
 pid=$!
 for _ in $(seq 300); do
@@ -48,5 +48,8 @@ grep -q '^metrics=[1-9]' "$ports" || { echo "no port in $ports"; failed=1; }
 kill -TERM $pid
 wait $pid
 status=$?
+grep -q -- '--device=auto takes cpu: ' "$TEST_TMPDIR/log" ||
+  nvidia-smi >/dev/null 2>&1 ||
+  { echo "no reason for the processor:"; cat "$TEST_TMPDIR/log"; failed=1; }
 [ $status = 0 ] || { echo "SIGTERM: exit $status"; cat "$TEST_TMPDIR/log"; failed=1; }
 exit $failed

@@ -16,6 +16,7 @@
 #include "worker/backend/plugin_api.h"
 #include "worker/comm/local_communicator.h"
 #include "worker/comm/nccl_communicator.h"
+#include "worker/device/cuda_facts.h"
 #include "worker/device/cuda_status.h"
 #include "worker/device/device.h"
 #include "worker/device/transfer.h"
@@ -129,13 +130,8 @@ class CudaBackend final : public DeviceBackend {
 };
 
 absl::StatusOr<std::unique_ptr<DeviceBackend>> Create(int index) {
-  int num_devices = 0;
-  CADRE_RETURN_IF_ERROR(
-      CudaStatus(cudaGetDeviceCount(&num_devices), "counting GPUs"));
-  if (index < 0 || index >= num_devices) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "--index=", index, ": this machine has ", num_devices, " GPUs"));
-  }
+  CADRE_ASSIGN_OR_RETURN(const GpuFacts facts, ReadGpuFacts(index));
+  CADRE_RETURN_IF_ERROR(CheckGpu(facts));
   cudaDeviceProp properties;
   CADRE_RETURN_IF_ERROR(
       CudaStatus(cudaGetDeviceProperties(&properties, index),

@@ -43,7 +43,9 @@ absl::StatusOr<std::unique_ptr<DeviceBackend>> LoadCudaBackend(int index) {
   void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     return absl::FailedPreconditionError(
-        absl::StrCat("cannot open the CUDA plugin: ", dlerror()));
+        absl::StrCat("cannot open the CUDA plugin: ", dlerror(),
+                     "; it needs cuBLASLt 13 and NCCL where the loader looks "
+                     "(LD_LIBRARY_PATH; Python's nvidia wheels hold them)"));
   }
   const auto entry =
       reinterpret_cast<PluginEntry>(dlsym(handle, kPluginSymbol));

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "worker/device/cuda_facts.h"
 #include "worker/device/cuda_status.h"
 #include "worker/device/cuda_stream.h"
 #include "worker/device/device.h"
@@ -46,24 +47,8 @@ absl::Status KeepPool(int index) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Device>> CudaOpenDevice(int index) {
-  int num_devices = 0;
-  CADRE_RETURN_IF_ERROR(
-      CudaStatus(cudaGetDeviceCount(&num_devices), "counting GPUs"));
-  if (index < 0 || index >= num_devices) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "GPU ", index, ": this machine has ", num_devices, " GPUs"));
-  }
-  cudaDeviceProp properties;
-  CADRE_RETURN_IF_ERROR(
-      CudaStatus(cudaGetDeviceProperties(&properties, index),
-                 absl::StrCat("reading the properties of GPU ", index)));
-  // The fast kernels are written for this chip and not portable.
-  if (properties.major != 9 || properties.minor != 0) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "GPU ", index, " is a ", properties.name, " of compute capability ",
-        properties.major, ".", properties.minor,
-        "; this build has code for 9.0 (H100, H200): use --device=cpu"));
-  }
+  CADRE_ASSIGN_OR_RETURN(const GpuFacts facts, ReadGpuFacts(index));
+  CADRE_RETURN_IF_ERROR(CheckGpu(facts));
   CADRE_RETURN_IF_ERROR(
       CudaStatus(cudaSetDevice(index), absl::StrCat("choosing GPU ", index)));
   CADRE_RETURN_IF_ERROR(KeepPool(index));
