@@ -4,6 +4,7 @@
 #include "kernels/cuda_test/twin.cuh"
 #include "kernels/moe_permute/moe_permute.h"
 #include "kernels/router/router.h"
+#include "kernels/router/router_z_loss.h"
 
 namespace cadre {
 namespace {
@@ -82,6 +83,44 @@ TEST_P(MoeCuda, RouterTakesTheLowerOfEqualExperts) {
                                     .weights = view(weights)});
       },
       {&ids, &weights});
+}
+
+TEST_P(MoeCuda, RouterWeighsGivenExperts) {
+  Twins twins(GetParam());
+  Twin& logits = twins.Param({3, 70}, 2);
+  Twin& ids = twins.Table({3, 69, 0, 5, 1, 64, 8, 7, 31}, {3, 3});
+  Twin& weights = twins.ParamOut({3, 3});
+  Twin& counts = twins.Out(DType::kI64, {70});
+  twins.Check(
+      [&](const Exec& exec, const View& view) {
+        return RouterForward(exec, {.logits = view(logits),
+                                    .ids = view(ids),
+                                    .weights = view(weights),
+                                    .counts = view(counts),
+                                    .ids_given = true});
+      },
+      {&ids, &weights, &counts}, {.f32 = 2e-6, .bf16 = 2e-6});
+}
+
+TEST_P(MoeCuda, RouterZLoss) {
+  for (const int64_t tokens : {0, 1, 333}) {
+    Twins twins(GetParam());
+    std::vector<int32_t> mask(tokens, 1);
+    if (tokens > 2) mask[2] = 0;
+    Twin& logits = twins.Param({tokens, 70}, 3);
+    Twin& real = twins.Table(mask);
+    Twin& sum = twins.Zeros(DType::kF64, {1});
+    Twin& dlogits = twins.Param({tokens, 70}, 1e-3);
+    twins.Check(
+        [&](const Exec& exec, const View& view) {
+          return RouterZLoss(exec, {.logits = view(logits),
+                                    .mask = view(real),
+                                    .sum = view(sum),
+                                    .coefficient = 1e-3,
+                                    .dlogits = view(dlogits)});
+        },
+        {&sum, &dlogits}, {.f32 = 2e-6, .bf16 = 2e-6});
+  }
 }
 
 TEST_P(MoeCuda, RouterAuxLoss) {

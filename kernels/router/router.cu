@@ -57,7 +57,8 @@ __device__ void CloseOtherGroups(const Options& o, float* choice, int n,
 __global__ void __launch_bounds__(32 * kWarps)
     ForwardKernel(Options o, const float* __restrict__ logits,
                   const float* __restrict__ bias, const int32_t* mask,
-                  int64_t tokens, int n, int k, int32_t* ids, float* weights) {
+                  int64_t tokens, int n, int k, bool given, int32_t* ids,
+                  float* weights) {
   extern __shared__ float shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   float* const score = shared + warp * (2 * n + o.groups);
@@ -80,7 +81,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   if (o.groups > 1) CloseOtherGroups(o, choice, n, choice + n, lane);
   float sum = 0;
   for (int i = 0; i < k; ++i) {
-    const int e = TakeLargest(choice, n, lane);
+    const int e = given ? my_ids[i] : TakeLargest(choice, n, lane);
     sum += score[e];
     if (lane == 0) my_ids[i] = e;
   }
@@ -173,8 +174,8 @@ absl::Status RouterForwardCuda(const Exec& exec,
   CADRE_RETURN_IF_ERROR(Launch(
       kOp, exec, ShapeFor(tokens, 2 * n + options.groups), ForwardKernel,
       options, args.logits.data<float>(), args.correction_bias.data<float>(),
-      args.mask.data<int32_t>(), tokens, n, k, args.ids.data<int32_t>(),
-      args.weights.data<float>()));
+      args.mask.data<int32_t>(), tokens, n, k, args.ids_given,
+      args.ids.data<int32_t>(), args.weights.data<float>()));
   if (!args.counts.present()) return absl::OkStatus();
   CADRE_RETURN_IF_ERROR(
       CudaStatus("router: clearing counts",

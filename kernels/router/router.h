@@ -37,6 +37,8 @@ struct RouterForwardArgs {
   Tensor ids;      // i32 [T,k], best first; -1 for padding tokens
   Tensor weights;  // [T,k]; 0 for padding tokens
   Tensor counts;   // i64 [E], overwritten: tokens of each expert; optional
+  // ids is an input, each in [0, E) and none twice: nothing is chosen.
+  bool ids_given = false;
 };
 
 struct RouterBackwardArgs {

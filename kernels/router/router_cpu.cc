@@ -26,8 +26,10 @@ void ForwardToken(const RouterForwardArgs& args, const T* logits, int32_t* ids,
   OpenBestGroups(options, choice.data(), n, open.data());
   T sum = 0;
   for (int64_t i = 0; i < top_k; ++i) {
-    const int64_t e = TakeLargest(choice.data(), n, open.data());
-    ids[i] = static_cast<int32_t>(e);
+    if (!args.ids_given) {
+      ids[i] = static_cast<int32_t>(TakeLargest(choice.data(), n, open.data()));
+    }
+    const int32_t e = ids[i];
     weights[i] = scores[e];
     sum += scores[e];
   }

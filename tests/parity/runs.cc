@@ -4,16 +4,15 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <optional>
 #include <sstream>
 #include <variant>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
 #include "kernels/common/thread_pool.h"
 #include "model/peft_adapter.h"
+#include "tests/parity/guided_model.h"
 #include "worker/device/transfer.h"
 #include "worker/model/model.h"
 #include "worker/shard/optimizer.h"
@@ -70,12 +69,6 @@ absl::Status ZeroGradients(const Exec& exec, Model* model) {
   return absl::OkStatus();
 }
 
-double GradientTolerance(const Tolerances& tolerances,
-                         const std::string& name) {
-  return absl::StrContains(name, "mlp.gate.") ? tolerances.router_gradient
-                                              : tolerances.gradient;
-}
-
 struct TrainOptions {
   std::string name;  // "full", "lora.attn"
   const Trajectory* trajectory = nullptr;
@@ -83,23 +76,47 @@ struct TrainOptions {
   double learning_rate = 0, weight_decay = 0;
 };
 
+absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(
+    const Golden& golden, const Exec& exec, const TrainOptions& options,
+    Model* model) {
+  return Optimizer::Create(exec, &model->parameters(),
+                           {.beta1 = golden.beta1,
+                            .beta2 = golden.beta2,
+                            .epsilon = golden.epsilon,
+                            .weight_decay = options.weight_decay,
+                            .max_grad_norm = golden.max_grad_norm});
+}
+
 // Steps along a trajectory; `at_first` sees the gradients of step 0.
 template <typename AtFirst>
-absl::Status Train(const Golden& golden, Model* model, const Exec& exec,
+absl::Status Train(const Golden& golden, GuidedModel* trained,
                    const TrainOptions& options, AtFirst at_first,
                    Report* report) {
-  CADRE_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Optimizer> optimizer,
-      Optimizer::Create(exec, &model->parameters(),
-                        {.beta1 = golden.beta1,
-                         .beta2 = golden.beta2,
-                         .epsilon = golden.epsilon,
-                         .weight_decay = options.weight_decay,
-                         .max_grad_norm = golden.max_grad_norm}));
+  const Exec& exec = trained->exec;
+  Model* const model = trained->model.get();
+  Model* const guide = trained->guide.get();
+  CADRE_ASSIGN_OR_RETURN(const std::unique_ptr<Optimizer> optimizer,
+                         MakeOptimizer(golden, exec, options, model));
+  std::unique_ptr<Optimizer> guide_optimizer;
+  if (guide != nullptr) {
+    CADRE_ASSIGN_OR_RETURN(guide_optimizer,
+                           MakeOptimizer(golden, Exec(), options, guide));
+  }
   const LossScale scale{
       .inv_num_targets = 1.0 / static_cast<double>(golden.batch.num_targets())};
   const size_t steps = std::max<size_t>(1, options.trajectory->size());
   for (size_t step = 0; step < steps; ++step) {
+    if (guide != nullptr) {
+      CADRE_RETURN_IF_ERROR(ZeroGradients(Exec(), guide));
+      CADRE_RETURN_IF_ERROR(
+          guide->ForwardBackward(golden.batch, scale).status());
+      CADRE_ASSIGN_OR_RETURN(const double squares,
+                             guide_optimizer->GradientSquares());
+      CADRE_RETURN_IF_ERROR(
+          guide_optimizer->Step(options.learning_rate, std::sqrt(squares))
+              .status());
+      trained->TakeChoices();
+    }
     CADRE_RETURN_IF_ERROR(ZeroGradients(exec, model));
     CADRE_ASSIGN_OR_RETURN(const ForwardResult result,
                            model->ForwardBackward(golden.batch, scale));
@@ -165,8 +182,7 @@ absl::StatusOr<NamedTensors> AsWritten(const PeftAdapter& adapter,
 
 void CompareTensors(const std::string& quantity, const NamedTensors& ours,
                     const NamedTensors& theirs, double tolerance,
-                    bool allow_extra, Report* report,
-                    std::optional<double> router_tolerance = std::nullopt) {
+                    bool allow_extra, Report* report) {
   for (const auto& [name, tensor] : theirs) {
     // Gradients carry PEFT's adapter name in their keys.
     const std::string key =
@@ -177,9 +193,7 @@ void CompareTensors(const std::string& quantity, const NamedTensors& ours,
     } else if (it->second.shape != tensor.shape) {
       report->Fail(quantity, absl::StrCat(key, " has another shape"));
     } else {
-      const bool router = absl::StrContains(key, "mlp.gate.");
-      Compare(quantity, key, it->second.values, tensor.values,
-              router ? router_tolerance.value_or(tolerance) : tolerance,
+      Compare(quantity, key, it->second.values, tensor.values, tolerance,
               /*by_norm=*/true, report);
     }
   }
@@ -190,29 +204,22 @@ void CompareTensors(const std::string& quantity, const NamedTensors& ours,
   }
 }
 
-absl::StatusOr<std::unique_ptr<Model>> LoadModel(const ModelDir& dir,
-                                                 const Exec& exec,
-                                                 const RunOptions& options,
-                                                 const LoraPlan* lora) {
-  ModelOptions model_options{
-      .exec = exec,
-      .dtype = options.dtype,
-      .activation_checkpointing = options.activation_checkpointing};
-  if (lora != nullptr) model_options.lora = *lora;
-  CADRE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
-                         Model::Create(dir.spec(), model_options));
-  CADRE_RETURN_IF_ERROR(model->LoadWeights(dir));
-  return model;
-}
-
 }  // namespace
 
 absl::Status CompareForward(const Golden& golden, const ModelDir& dir,
                             const RunOptions& options, Report* report) {
   ThreadPool pool(options.cpu_threads);
   CADRE_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Model> model,
+      GuidedModel guided,
       LoadModel(dir, ExecOf(options, &pool), options, nullptr));
+  Model* const model = guided.model.get();
+  if (guided.guide != nullptr) {
+    CADRE_RETURN_IF_ERROR(guided.guide->Forward(golden.batch, {}).status());
+    CADRE_RETURN_IF_ERROR(model->Forward(golden.batch, {}).status());
+    CompareChoices(*guided.selections, *guided.guide_selections,
+                   options.tolerances, report);
+    guided.TakeChoices();
+  }
   std::vector<float> logits;
   std::vector<std::vector<float>> hidden, router_logits;
   CADRE_ASSIGN_OR_RETURN(
@@ -255,8 +262,9 @@ absl::Status CompareFull(const Golden& golden, const ModelDir& dir,
   if (golden.grads.empty() && golden.full.empty()) return absl::OkStatus();
   ThreadPool pool(options.cpu_threads);
   const Exec exec = ExecOf(options, &pool);
-  CADRE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
+  CADRE_ASSIGN_OR_RETURN(GuidedModel guided,
                          LoadModel(dir, exec, options, nullptr));
+  Model* const model = guided.model.get();
   const auto compare_gradients = [&]() -> absl::Status {
     for (const auto& [name, tensor] : golden.grads) {
       Parameter* p = model->parameters().Find(name);
@@ -266,12 +274,12 @@ absl::Status CompareFull(const Golden& golden, const ModelDir& dir,
         CADRE_ASSIGN_OR_RETURN(const std::vector<float> grad,
                                ReadFloats(exec, p->grad));
         Compare("full gradients", name, grad, tensor.values,
-                GradientTolerance(options.tolerances, name), true, report);
+                options.tolerances.gradient, true, report);
       }
     }
     return absl::OkStatus();
   };
-  return Train(golden, model.get(), exec,
+  return Train(golden, &guided,
                {.name = "full",
                 .trajectory = &golden.full,
                 .tolerances = options.tolerances,
@@ -308,11 +316,18 @@ absl::Status CompareLora(const Golden& golden, const ModelDir& dir,
 
   ThreadPool pool(options.cpu_threads);
   const Exec exec = ExecOf(options, &pool);
-  CADRE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
+  CADRE_ASSIGN_OR_RETURN(GuidedModel guided,
                          LoadModel(dir, exec, options, &adapter.plan));
+  Model* const model = guided.model.get();
   CADRE_RETURN_IF_ERROR(MoveAdapter(exec, &adapter, &model->parameters(),
                                     /*in=*/true,
                                     /*gradients=*/false));
+  if (guided.guide != nullptr) {
+    CADRE_RETURN_IF_ERROR(MoveAdapter(Exec(), &adapter,
+                                      &guided.guide->parameters(),
+                                      /*in=*/true,
+                                      /*gradients=*/false));
+  }
   const auto compare_gradients = [&]() -> absl::Status {
     const std::string path = at + "_grads.safetensors";
     std::error_code error;
@@ -325,15 +340,15 @@ absl::Status CompareLora(const Golden& golden, const ModelDir& dir,
     CADRE_ASSIGN_OR_RETURN(
         const NamedTensors ours,
         AsWritten(gradients, dir.spec(), scratch + "_grads"));
-    CompareTensors(
-        name + " gradients", ours, theirs, options.tolerances.gradient,
-        /*allow_extra=*/true, report, options.tolerances.router_gradient);
+    CompareTensors(name + " gradients", ours, theirs,
+                   options.tolerances.gradient,
+                   /*allow_extra=*/true, report);
     return absl::OkStatus();
   };
   const auto trajectory = golden.lora.find(run);
   const Trajectory none;
   CADRE_RETURN_IF_ERROR(
-      Train(golden, model.get(), exec,
+      Train(golden, &guided,
             {.name = name,
              .trajectory =
                  trajectory == golden.lora.end() ? &none : &trajectory->second,

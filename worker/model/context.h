@@ -16,6 +16,7 @@
 #include "kernels/router/router_overflow.h"
 #include "worker/device/arena.h"
 #include "worker/device/phase_clock.h"
+#include "worker/model/selections.h"
 
 namespace cadre {
 
@@ -80,6 +81,8 @@ struct LayerContext {
   // Exchanges rows with other ranks' experts; null: all experts are here.
   ExpertRuntime* experts = nullptr;
   PhaseClock* phases = nullptr;  // may be null
+  // For comparisons: choices recorded or given; null: neither.
+  Selections* selections = nullptr;
 
   Tensor Saved(std::initializer_list<int64_t> dims) const {
     return saved->Allocate(dtype, dims);

@@ -48,6 +48,10 @@ absl::Status Indexer::Choose(const LayerContext& ctx, const Tensor& x,
   selection_.selected = ctx.kept->Allocate(DType::kI32, {T, row});
   selection_.num_valid = ctx.kept->Allocate(DType::kI32, {T});
 
+  if (ctx.selections != nullptr && ctx.selections->given()) {
+    return ExchangeChoice(ctx);
+  }
+
   ArenaScope scope(ctx.scratch);
   const Tensor q = ctx.Scratch({T, heads * width});
   const Tensor k = ctx.Scratch({T, width});
@@ -92,7 +96,16 @@ absl::Status Indexer::Choose(const LayerContext& ctx, const Tensor& x,
                                           .c = args.pool_gate,
                                           .trans_b = true}));
   }
-  return SparseIndex(ctx.exec, args);
+  CADRE_RETURN_IF_ERROR(SparseIndex(ctx.exec, args));
+  return ExchangeChoice(ctx);
+}
+
+absl::Status Indexer::ExchangeChoice(const LayerContext& ctx) const {
+  if (ctx.selections == nullptr) return absl::OkStatus();
+  CADRE_RETURN_IF_ERROR(ctx.selections->Exchange(
+      ctx.exec, Selections::Kind::kKeys, selection_.selected));
+  return ctx.selections->Exchange(ctx.exec, Selections::Kind::kNumKeys,
+                                  selection_.num_valid);
 }
 
 }  // namespace cadre

@@ -40,6 +40,8 @@ class Indexer {
   Indexer(const IndexerSpec& spec, const Indexer* source)
       : spec_(spec), source_(source) {}
 
+  absl::Status ExchangeChoice(const LayerContext& ctx) const;
+
   IndexerSpec spec_;
   const Indexer* source_;
   RopeTable rope_;

@@ -399,6 +399,7 @@ absl::StatusOr<LayerContext> BlockModel::BeginPass(const Batch& batch,
   const int64_t T = batch.num_tokens();
   if (training) ReserveArenas(T);
   phases_.Restart();
+  if (options_.selections != nullptr) options_.selections->BeginPass();
   CADRE_RETURN_IF_ERROR(PlaceInputs(batch));
   totals_ = kept_.AllocateZero(DType::kF64, {3});
   routers_ = {};
@@ -436,7 +437,8 @@ absl::StatusOr<LayerContext> BlockModel::BeginPass(const Batch& batch,
       .dropout_seed = MixSeed(options_.dropout_seed, dropout_step),
       .routers = &routers_,
       .experts = runtime_.get(),
-      .phases = &phases_};
+      .phases = &phases_,
+      .selections = options_.selections};
 }
 
 absl::Status BlockModel::Embed(const LayerContext& ctx, const Tensor& state) {

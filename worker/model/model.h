@@ -30,6 +30,7 @@
 #include "worker/model/batch.h"
 #include "worker/model/dense_units.h"
 #include "worker/model/parameters.h"
+#include "worker/model/selections.h"
 #include "worker/moe/expert_moves.h"
 #include "worker/moe/expert_parallel.h"
 #include "worker/moe/expert_runtime.h"
@@ -77,6 +78,8 @@ struct ModelOptions {
   // More than one shard: of the dense base this model holds one slice of each
   // unit, and UnitAccess brings the whole for as long as it is used.
   DenseSharding dense_sharding;
+  // For comparisons; must outlive the model. Null: it chooses, unrecorded.
+  Selections* selections = nullptr;
 };
 
 // Whom a model talks to during a pass. Each is used from one thread at a time

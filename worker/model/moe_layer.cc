@@ -78,7 +78,10 @@ absl::Status MoeLayer::Route(const LayerContext& ctx, const Tensor& x) {
     if (correction_bias_ != nullptr) {
       args.correction_bias = correction_bias_->value;
     }
+    args.ids_given = ctx.selections != nullptr && ctx.selections->given();
+    if (args.ids_given) CADRE_RETURN_IF_ERROR(ExchangeChoice(ctx));
     CADRE_RETURN_IF_ERROR(RouterForward(ctx.exec, args));
+    if (!args.ids_given) CADRE_RETURN_IF_ERROR(ExchangeChoice(ctx));
     CADRE_RETURN_IF_ERROR(LimitExperts(ctx));
     if (ctx.routers != nullptr) {
       ctx.routers->expert_tokens.push_back(counts);
@@ -102,6 +105,11 @@ absl::Status MoeLayer::Route(const LayerContext& ctx, const Tensor& x) {
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status MoeLayer::ExchangeChoice(const LayerContext& ctx) {
+  if (ctx.selections == nullptr) return absl::OkStatus();
+  return ctx.selections->Exchange(ctx.exec, Selections::Kind::kExperts, ids_);
 }
 
 absl::Status MoeLayer::LimitExperts(const LayerContext& ctx) {

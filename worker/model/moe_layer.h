@@ -36,6 +36,7 @@ class MoeLayer final : public Layer {
   // y absent: for the backward pass alone.
   absl::Status Run(const LayerContext& ctx, const Tensor& x, const Tensor& y);
   absl::Status Route(const LayerContext& ctx, const Tensor& x);
+  absl::Status ExchangeChoice(const LayerContext& ctx);
   // Applies the capacity of experts to a fresh choice.
   absl::Status LimitExperts(const LayerContext& ctx);
   // Routed experts on `in` [T, Dr], the layer input or its latent; y is
