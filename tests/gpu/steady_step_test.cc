@@ -1,6 +1,7 @@
 // What a step may ask of the GPU once the first ones have run: nothing is
 // allocated or made, and the host waits only where docs/gpu.md says so.
 
+#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
@@ -70,11 +71,22 @@ TEST_P(SteadyStepTest, AllocatesNothingAndWaitsOnlyWhereItIsStated) {
       // sends to other ranks, and the norm of the gradient.
       const int64_t passes = options.training.global_batch_size;
       const int64_t counts = layout.experts > 1 ? passes * kMoeLayers : 0;
-      EXPECT_EQ(
-          steady,
-          (RuntimeCalls{.waits = kSteady * (passes + counts + layout.ranks),
-                        .blocking_copies = kSteady * (counts + layout.ranks)}))
-          << steady.ToString() << " in " << kSteady << " steps";
+      const std::string found =
+          absl::StrCat(steady.ToString(), " in ", kSteady, " steps");
+      EXPECT_EQ(steady.waits, kSteady * (passes + counts + layout.ranks))
+          << found;
+      EXPECT_EQ(steady.blocking_copies, kSteady * (counts + layout.ranks))
+          << found;
+      EXPECT_EQ(steady.frees, 0) << found;
+      EXPECT_EQ(steady.handles, 0) << found;
+      // The workspace of products is a stream's and never freed: a run whose
+      // stream has the handle of an earlier one finds it. With several ranks it
+      // is chance which run does, so that the runs may differ by one
+      // allocation a rank; in every step they would differ by kSteady.
+      static_assert(kSteady > 2);
+      EXPECT_LE(std::abs(steady.allocations),
+                layout.ranks == 1 ? 0 : layout.ranks)
+          << found;
       RecordProperty(absl::StrCat("calls_", method == kFull ? "full_" : "lora_",
                                   layout.ranks, layout.shards, layout.experts),
                      steady.ToString());
