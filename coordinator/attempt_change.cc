@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/rpc/error.h"
 #include "base/status_macros.h"
+#include "coordinator/memory_peaks.h"
 
 namespace cadre::coordinator {
 namespace {
@@ -185,6 +186,7 @@ absl::Status StartAttempt(Ledger& ledger, absl::Time now,
     record.set_resume_step(from.step());
   }
   TakePlan(static_cast<int>(members.size()), change);
+  if (job.attempts_size() > 0) KeepWorstPeak(job.attempts_size() - 1, &job);
   v1::Attempt* attempt = job.add_attempts();
   attempt->set_epoch(job.attempt_epoch());
   *attempt->mutable_start_time() = ToProto(now);
@@ -220,6 +222,7 @@ void EndAttempt(absl::Time now, v1::FailureCause cause,
   attempt->set_cause(cause);
   attempt->set_to_step(step);
   attempt->set_detail(detail);
+  TellMemory(*attempt, change);
 }
 
 absl::StatusOr<absl::Duration> FailAttempt(Ledger& ledger, absl::Time now,
@@ -302,6 +305,9 @@ void ApplyReport(const v1::Report& report, int rank, absl::Time now,
           report.event().severity(), report.event().type(),
           report.event().message(),
           {report.event().data().begin(), report.event().data().end()});
+      break;
+    case v1::Report::kMemoryPeak:
+      TakeMemoryPeak(report.memory_peak(), rank, &change->job());
       break;
     case v1::Report::kArtifact:
       if (rank == 0) TakeArtifact(report.artifact(), change);

@@ -61,6 +61,9 @@ absl::StatusOr<v1::GetExpertLoadsResponse> ShowLoads(
     out->set_index(layer.index());
     *out->mutable_tokens() = layer.tokens();
     *out->mutable_rank_tokens() = layer.rank_tokens();
+    out->set_dropped(layer.dropped());
+    out->set_remapped(layer.remapped());
+    out->set_padding_rows(layer.padding_rows());
     const MeanAndMost experts_load = Sum(layer.tokens());
     if (experts_load.most > 0) {
       out->set_balancedness(experts_load.mean / experts_load.most);

@@ -234,6 +234,9 @@ class FakeWorker {
     for (const int64_t tokens : {3, 1}) {
       loads->mutable_layers(0)->add_tokens(tokens);
     }
+    loads->mutable_layers(0)->set_dropped(1);
+    loads->mutable_layers(0)->set_remapped(2);
+    loads->mutable_layers(0)->set_padding_rows(12);
   }
 
   void Train() {

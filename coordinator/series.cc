@@ -249,6 +249,9 @@ absl::Status SeriesStore::WriteLoads(const std::string& job,
     for (int l = 0; l < loads.layers_size(); ++l) {
       auto* sum = total.mutable_layers(l);
       const auto& more = loads.layers(l);
+      sum->set_dropped(sum->dropped() + more.dropped());
+      sum->set_remapped(sum->remapped() + more.remapped());
+      sum->set_padding_rows(sum->padding_rows() + more.padding_rows());
       const int experts = std::min(sum->tokens_size(), more.tokens_size());
       for (int e = 0; e < experts; ++e) {
         sum->set_tokens(e, sum->tokens(e) + more.tokens(e));

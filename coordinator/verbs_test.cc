@@ -142,6 +142,9 @@ TEST_F(VerbsTest, ValuesOverStepsOutliveARestartAndCostNoCommit) {
                        Call(admin_, &Admin::GetExpertLoads, loads));
   EXPECT_THAT(matrix.layers(0).tokens(), ElementsAre(30, 10));
   EXPECT_NEAR(matrix.layers(0).balancedness(), 2.0 / 3, 1e-9);
+  EXPECT_EQ(matrix.layers(0).dropped(), 10);
+  EXPECT_EQ(matrix.layers(0).remapped(), 20);
+  EXPECT_EQ(matrix.layers(0).padding_rows(), 120);
   loads.set_job(MustCreate(2));
   EXPECT_EQ(ErrorReason(Call(admin_, &Admin::GetExpertLoads, loads).status()),
             "NO_EXPERTS");

@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/logging.h"
 #include "model/model_spec.h"
+#include "plan/memory_budget.h"
 #include "plan/path_roots.h"
 #include "worker/data_files.h"
 #include "worker/failure.h"
@@ -26,7 +27,6 @@ namespace cadre {
 namespace {
 
 // plan/memory_budget.h's name for what the runtime takes itself.
-constexpr char kContextTerm[] = "runtime context";
 
 using cadre::v1::Assignment;
 using cadre::v1::DesiredRun;
@@ -57,11 +57,15 @@ std::vector<int> MoeLayers(const ModelSpec& spec) {
 }
 
 // What the plan says a rank needs, its runtime's own memory left out; 0 without
-// a plan.
-int64_t PlannedBytes(const cadre::v1::Plan& plan) {
+// a plan. `fixed`: without activations too.
+int64_t PlannedBytes(const cadre::v1::Plan& plan, bool fixed) {
   int64_t bytes = 0;
   for (const cadre::v1::MemoryTerm& term : plan.memory()) {
-    if (term.name() != kContextTerm) bytes += term.bytes();
+    if (term.name() == kContextTerm) continue;
+    if (fixed && (term.name() == kKeptTerm || term.name() == kLiveTerm)) {
+      continue;
+    }
+    bytes += term.bytes();
   }
   return bytes;
 }
@@ -112,7 +116,8 @@ class Session {
     watch.slots_per_step = trainer_options->training.global_batch_size *
                            trainer_options->data.max_seq_len;
     watch.resumed = !trainer_options->checkpoint.resume_path.empty();
-    watch.planned_bytes = PlannedBytes(assignment_.plan());
+    watch.planned_bytes = PlannedBytes(assignment_.plan(), /*fixed=*/false);
+    watch.planned_fixed_bytes = PlannedBytes(assignment_.plan(), true);
     watch.peak_flops = options_.backend->facts().peak_flops;
     if (const auto spec = ReadSpec(trainer_options->model)) {
       watch.moe_layers = MoeLayers(*spec);
@@ -163,6 +168,7 @@ class Session {
     link_->SetPhase("train");
     const absl::StatusOr<TrainOutcome> outcome = trainer_->Train();
     observer_->FlushLoads();
+    observer_->ReportMemory();
     if (!outcome.ok()) {
       return Error(outcome.status(), observer_->activity());
     }

@@ -22,6 +22,8 @@ namespace {
 const double kEmaWeight = 1.0 - std::pow(0.5, 1.0 / 20.0);
 // The first steps are slower (memory is touched, caches are cold).
 constexpr int64_t kStepsBeforeEstimate = 5;
+// Memory that grows by less is told at the end only.
+constexpr double kMemoryGrowth = 0.01;
 
 double Ema(double old, double value, int64_t count) {
   // A plain mean at first, or the first step would weigh for ever.
@@ -108,9 +110,16 @@ void SessionObserver::OnStep(const StepMetrics& step) {
              .own_routed = Share(routed, rank, world),
              .own_dropped = Share(step.dropped_pairs, rank, world),
              .own_remapped = Share(step.remapped_pairs, rank, world),
+             .own_padding_rows = Share(step.padding_rows, rank, world),
              .own_flops = FlopsOf(step),
              .peak_flops = options_.peak_flops,
-             .planned_bytes = options_.planned_bytes});
+             .planned_bytes = options_.planned_bytes,
+             .expected_bytes = ExpectedBytes(step.memory)});
+  memory_ = step.memory;
+  if (static_cast<double>(memory_.total()) >
+      (1 + kMemoryGrowth) * static_cast<double>(told_memory_bytes_)) {
+    ReportMemory();
+  }
   if (rank == 0) {
     UpdateProgress(step);
     const bool last = step.step == step.total_steps;
@@ -208,6 +217,7 @@ void SessionObserver::ReportScalars(const StepMetrics& step) {
     values["z_loss"] = step.z_loss;
     values["dropped_pairs"] = static_cast<double>(step.dropped_pairs);
     values["remapped_pairs"] = static_cast<double>(step.remapped_pairs);
+    values["padding_rows"] = static_cast<double>(step.padding_rows);
     values["expert_balancedness"] = balance.balancedness_step;
     values["expert_load_cv"] = balance.cv_mean;
     values["dead_experts"] = balance.dead_mean;
@@ -231,6 +241,12 @@ void SessionObserver::AddLoads(const StepMetrics& step) {
     for (const auto& layer : step.rank_tokens) {
       rank_loads_.emplace_back(layer.size(), 0);
     }
+    moe_layers_.assign(step.moe_layers.size(), {});
+  }
+  for (size_t l = 0; l < moe_layers_.size(); ++l) {
+    moe_layers_[l].dropped += step.moe_layers[l].dropped;
+    moe_layers_[l].remapped += step.moe_layers[l].remapped;
+    moe_layers_[l].padding_rows += step.moe_layers[l].padding_rows;
   }
   loads_last_step_ = step.step;
   steps_left_ = step.total_steps - step.step;
@@ -262,6 +278,11 @@ void SessionObserver::FlushLoads() {
     layer->set_index(l < options_.moe_layers.size() ? options_.moe_layers[l]
                                                     : static_cast<int>(l));
     for (const int64_t tokens : loads_[l]) layer->add_tokens(tokens);
+    if (l < moe_layers_.size()) {
+      layer->set_dropped(moe_layers_[l].dropped);
+      layer->set_remapped(moe_layers_[l].remapped);
+      layer->set_padding_rows(moe_layers_[l].padding_rows);
+    }
     if (l >= rank_loads_.size()) continue;
     for (const int64_t tokens : rank_loads_[l]) {
       layer->add_rank_tokens(tokens);
@@ -282,6 +303,34 @@ void SessionObserver::FlushLoads() {
   loads_.clear();
   rank_loads_.clear();
   expert_seconds_ = 0.0;
+}
+
+int64_t SessionObserver::ExpectedBytes(const MemoryUse& memory) const {
+  if (options_.planned_bytes == 0 || memory.expected_activations == 0) return 0;
+  return options_.planned_fixed_bytes + memory.expected_activations;
+}
+
+void SessionObserver::ReportMemory() {
+  const int64_t expected = ExpectedBytes(memory_);
+  if (steps_seen_ == 0 || (memory_.total() == told_memory_bytes_ &&
+                           expected == told_expected_bytes_)) {
+    return;
+  }
+  told_memory_bytes_ = memory_.total();
+  told_expected_bytes_ = expected;
+  Report report;
+  auto* peak = report.mutable_memory_peak();
+  peak->set_rank(options_.rank);
+  peak->set_weights(memory_.weights);
+  peak->set_gradients(memory_.gradients);
+  peak->set_optimizer(memory_.optimizer);
+  peak->set_gather(memory_.gather);
+  peak->set_reduce(memory_.reduce);
+  peak->set_activations(memory_.activations);
+  peak->set_peak_bytes(memory_.total());
+  peak->set_planned_bytes(options_.planned_bytes);
+  peak->set_expected_bytes(expected);
+  link_->AddReport(std::move(report));
 }
 
 void SessionObserver::OnExpertsPlaced(

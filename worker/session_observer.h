@@ -39,7 +39,8 @@ class SessionObserver final : public TrainObserver, public CollectiveObserver {
     // Of the model (worker/model_flops.h) and of this rank's device; 0: not
     // known.
     double flops_per_token = 0.0, peak_flops = 0.0;
-    int64_t planned_bytes = 0;  // of the most loaded rank; 0: not known
+    int64_t planned_bytes = 0;        // of the most loaded rank; 0: not known
+    int64_t planned_fixed_bytes = 0;  // of them, without activations
   };
   // Nothing is owned.
   SessionObserver(Options options, SessionLink* link, WorkerMetrics* metrics,
@@ -65,6 +66,8 @@ class SessionObserver final : public TrainObserver, public CollectiveObserver {
   void HandleOrders();
   // Reports the expert loads not reported yet.
   void FlushLoads();
+  // Reports the memory of this rank unless that was the last that was told.
+  void ReportMemory();
   // Rank 0: a save was reported that is not sealed yet.
   bool awaits_seal() const { return !unsealed_.empty(); }
   // What is being done now, for the cause of an error.
@@ -75,6 +78,8 @@ class SessionObserver final : public TrainObserver, public CollectiveObserver {
   void ReportEvent(cadre::v1::Event::Severity severity, const std::string& type,
                    const std::string& message);
   void ReportScalars(const StepMetrics& step);
+  // What the plan says of the memory for the rows that came; 0: not known.
+  int64_t ExpectedBytes(const MemoryUse& memory) const;
   // Of the model, this rank's share.
   double FlopsOf(const StepMetrics& step) const;
   void UpdateProgress(const StepMetrics& step);
@@ -95,8 +100,12 @@ class SessionObserver final : public TrainObserver, public CollectiveObserver {
   // Expert loads since the last report.
   int64_t loads_first_step_ = 0, loads_last_step_ = 0;
   std::vector<std::vector<int64_t>> loads_, rank_loads_;
+  std::vector<MoeLayerTotals> moe_layers_;
   double expert_seconds_ = 0.0;
   int64_t steps_left_ = 0;
+  MemoryUse memory_;  // after the last step
+  // As reported last.
+  int64_t told_memory_bytes_ = -1, told_expected_bytes_ = -1;
   std::shared_ptr<const ExpertPlacement> placement_;  // null: not spread
   ExpertSize expert_size_;
 };

@@ -159,6 +159,7 @@ struct WorkerMetrics::Impl {
         routed(r->Counter(metric::kMoeRoutedTokens)),
         dropped(r->Counter(metric::kMoeDroppedTokens)),
         remapped(r->Counter(metric::kMoeRemappedTokens)),
+        padding_rows(r->Counter(metric::kMoePaddingRows)),
         save_stall(
             r->Histogram(metric::kCheckpointSaveSeconds, {{"phase", "stall"}})),
         save_write(
@@ -171,6 +172,7 @@ struct WorkerMetrics::Impl {
         model_flops(r->Counter(metric::kTrainModelFlops)),
         mfu(r->Gauge(metric::kTrainMfu)),
         planned(r->Gauge(metric::kTrainMemoryPlanned)),
+        expected(r->Gauge(metric::kTrainMemoryExpected)),
         plan_error(r->Gauge(metric::kDeviceMemoryPlanError)),
         device_used(r->Gauge(metric::kDeviceMemory, {{"pool", "used"}})),
         device_free(r->Gauge(metric::kDeviceMemory, {{"pool", "free"}})),
@@ -226,11 +228,26 @@ struct WorkerMetrics::Impl {
   }
 
   void ClearJob() {
-    for (prometheus::Gauge* gauge :
-         {&fill, &loss, &eval_loss, &grad_norm, &learning_rate, &balance_step,
-          &balance_worst, &rank_balance_step, &rank_balance_worst, &plan_epoch,
-          &cv_mean, &cv_max, &dead_mean, &dead_max, &aux_loss, &z_loss, &mfu,
-          &planned, &plan_error}) {
+    for (prometheus::Gauge* gauge : {&fill,
+                                     &loss,
+                                     &eval_loss,
+                                     &grad_norm,
+                                     &learning_rate,
+                                     &balance_step,
+                                     &balance_worst,
+                                     &rank_balance_step,
+                                     &rank_balance_worst,
+                                     &plan_epoch,
+                                     &cv_mean,
+                                     &cv_max,
+                                     &dead_mean,
+                                     &dead_max,
+                                     &aux_loss,
+                                     &z_loss,
+                                     &mfu,
+                                     &planned,
+                                     &expected,
+                                     &plan_error}) {
       gauge->Set(kNan);
     }
     for (const auto& [kind, gauge] : memory) gauge->Set(0);
@@ -255,12 +272,13 @@ struct WorkerMetrics::Impl {
   prometheus::Histogram& rebalance_seconds;
   prometheus::Gauge &cv_mean, &cv_max, &dead_mean, &dead_max, &aux_loss,
       &z_loss;
-  prometheus::Counter &routed, &dropped, &remapped;
+  prometheus::Counter &routed, &dropped, &remapped, &padding_rows;
   prometheus::Histogram &save_stall, &save_write;
   prometheus::Counter &saves_ok, &saves_error, &save_bytes;
   prometheus::Histogram& load_seconds;
   prometheus::Counter& model_flops;
-  prometheus::Gauge &mfu, &planned, &plan_error, &device_used, &device_free;
+  prometheus::Gauge &mfu, &planned, &expected, &plan_error, &device_used,
+      &device_free;
   prometheus::Histogram &dispatch_seconds, &combine_seconds;
   prometheus::Counter &exposed_seconds, &dispatch_bytes, &combine_bytes;
   std::array<prometheus::Counter*, kNumPhases> pass_phases{};
@@ -330,6 +348,9 @@ void WorkerMetrics::ObserveStep(const StepMetrics& step,
     m.planned.Set(planned);
     m.plan_error.Set(static_cast<double>(step.memory.total()) / planned - 1);
   }
+  if (share.expected_bytes > 0) {
+    m.expected.Set(static_cast<double>(share.expected_bytes));
+  }
   m.tokens_processed.Increment(static_cast<double>(share.own_tokens));
   m.tokens_loss.Increment(static_cast<double>(share.own_targets));
   m.tokens_padding.Increment(static_cast<double>(share.own_padding));
@@ -359,6 +380,7 @@ void WorkerMetrics::ObserveStep(const StepMetrics& step,
     m.routed.Increment(static_cast<double>(share.own_routed));
     m.dropped.Increment(static_cast<double>(share.own_dropped));
     m.remapped.Increment(static_cast<double>(share.own_remapped));
+    m.padding_rows.Increment(static_cast<double>(share.own_padding_rows));
   }
   if (!step.rank_tokens.empty()) {
     const ExpertBalance balance = MeasureBalance(step.rank_tokens);

@@ -56,9 +56,11 @@ class WorkerMetrics {
     int64_t own_tokens = 0, own_targets = 0, own_padding = 0;
     // Token-expert pairs.
     int64_t own_routed = 0, own_dropped = 0, own_remapped = 0;
-    double own_flops = 0.0;     // of the model; 0: not known
-    double peak_flops = 0.0;    // of the device, a second; 0: not known
-    int64_t planned_bytes = 0;  // 0: not known
+    int64_t own_padding_rows = 0;
+    double own_flops = 0.0;      // of the model; 0: not known
+    double peak_flops = 0.0;     // of the device, a second; 0: not known
+    int64_t planned_bytes = 0;   // 0: not known
+    int64_t expected_bytes = 0;  // likewise
   };
   void ObserveStep(const StepMetrics& step, const StepShare& share);
   void SetEvalLoss(double loss);

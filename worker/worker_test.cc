@@ -352,8 +352,11 @@ TEST(WorkerMetricsTest, ShowsWhereTimeAndMemoryGo) {
                     .exposed_seconds = 0.25,
                     .dispatch_bytes = 12,
                     .combine_bytes = 8};
-  metrics.ObserveStep(
-      step, {.own_flops = 1e9, .peak_flops = 2e9, .planned_bytes = 100});
+  metrics.ObserveStep(step, {.own_padding_rows = 3,
+                             .own_flops = 1e9,
+                             .peak_flops = 2e9,
+                             .planned_bytes = 100,
+                             .expected_bytes = 120});
   metrics.SetDeviceMemory(5, 7);
   metrics.ObserveLoad(3);
   const std::string text = registry.Text();
@@ -363,6 +366,8 @@ TEST(WorkerMetricsTest, ShowsWhereTimeAndMemoryGo) {
         "cadre_train_phase_seconds_total{phase=\"exposed\"} 0.25",
         "cadre_train_model_flops_total 1000000000",
         "cadre_train_mfu_ratio 0.25", "cadre_train_memory_planned_bytes 100",
+        "cadre_train_memory_expected_bytes 120",
+        "cadre_moe_padding_rows_total 3",
         "cadre_device_memory_plan_error_ratio 0.5",
         "cadre_device_memory_bytes{pool=\"used\"} 5",
         "cadre_device_memory_bytes{pool=\"free\"} 7",

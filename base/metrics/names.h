@@ -189,6 +189,10 @@ inline constexpr MetricDef kTrainMemoryPlanned{
     "cadre_train_memory_planned_bytes", kGauge,
     "What the plan says the most loaded rank needs, the runtime's own memory "
     "left out; NaN without a plan."};
+inline constexpr MetricDef kTrainMemoryExpected{
+    "cadre_train_memory_expected_bytes", kGauge,
+    "The same for the rows that routers in fact sent to this rank, the most so "
+    "far; NaN where that is not known (GPU)."};
 inline constexpr MetricDef kDeviceMemoryPlanError{
     "cadre_device_memory_plan_error_ratio", kGauge,
     "All kinds of cadre_train_memory_bytes together over "
@@ -265,6 +269,11 @@ inline constexpr MetricDef kMoeRemappedTokens{
 inline constexpr MetricDef kMoeRoutedTokens{
     "cadre_moe_routed_tokens_total", kCounter,
     "This rank's share of the token-expert pairs routed."};
+inline constexpr MetricDef kMoePaddingRows{
+    "cadre_moe_padding_rows_total", kCounter,
+    "This rank's share of the rows that grouped products of the experts "
+    "computed for nothing, to fill their tiles; a batch counts once, in the "
+    "forward pass."};
 // Labels: direction dispatch|combine.
 inline constexpr MetricDef kMoeAllToAllSeconds{
     "cadre_moe_all_to_all_seconds", kHistogram,

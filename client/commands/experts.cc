@@ -117,8 +117,9 @@ int Experts(const Context& context, const ExpertsArgs& args) {
       "over '=' to '@' (twice and more)\n",
       loads->first_step(), loads->last_step(), loads->num_experts()));
   context.Print(PlacementLine(*loads));
-  const int width = std::max(16, context.terminal.width - 40);
-  Table table({"LAYER", "BALANCE", "RANKS", "HOTTEST", "EXPERTS"});
+  const int width = std::max(16, context.terminal.width - 68);
+  Table table({"LAYER", "BALANCE", "RANKS", "HOTTEST", "DROPPED", "REMAPPED",
+               "PADDING", "EXPERTS"});
   for (const auto& layer : loads->layers()) {
     const auto hottest =
         std::max_element(layer.tokens().begin(), layer.tokens().end());
@@ -128,6 +129,8 @@ int Experts(const Context& context, const ExpertsArgs& args) {
                layer.tokens().empty()
                    ? "-"
                    : absl::StrCat("#", hottest - layer.tokens().begin()),
+               absl::StrCat(layer.dropped()), absl::StrCat(layer.remapped()),
+               absl::StrCat(layer.padding_rows()),
                absl::StrCat("|", HeatRow(layer, width), "|")});
   }
   PrintTable(context, table);

@@ -8,6 +8,7 @@
 #include "client/exit_codes.h"
 #include "client/render/progress.h"
 #include "client/render/table.h"
+#include "plan/memory_budget.h"
 
 namespace cadre::client {
 namespace {
@@ -34,6 +35,21 @@ std::string Remark(const v1::Job& job) {
   }
   return job.state() == v1::JOB_STATE_FAILED ? job.failure().status().message()
                                              : "";
+}
+
+// "812 MB of planned 820 MB (99.0 %), 1.02 GB at worst".
+std::string PeakText(const v1::MemoryPeak& peak) {
+  std::string text = HumanBytes(peak.peak_bytes());
+  const bool routed = peak.expected_bytes() > 0;
+  const int64_t planned = routed ? peak.expected_bytes() : peak.planned_bytes();
+  if (planned == 0) return text;
+  absl::StrAppendFormat(&text, " of planned %s (%.1f %%)", HumanBytes(planned),
+                        100 * static_cast<double>(peak.peak_bytes()) /
+                            static_cast<double>(planned));
+  if (routed && peak.planned_bytes() != planned) {
+    absl::StrAppend(&text, ", ", HumanBytes(peak.planned_bytes()), " at worst");
+  }
+  return text;
 }
 
 }  // namespace
@@ -108,6 +124,10 @@ int Get(const Context& context, const std::string& name) {
                       attempt.detail());
     }
     out += "\n";
+    for (const v1::MemoryPeak& peak : attempt.memory_peaks()) {
+      absl::StrAppend(&out, "    rank ", peak.rank(), " memory ",
+                      PeakText(peak), "\n");
+    }
   }
   context.Print(out);
   return kOk;
