@@ -1,6 +1,7 @@
 #include "coordinator/expert_plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -32,8 +33,18 @@ PlacementShape ShapeOf(const v1::ExpertPlacement& placement) {
           .slots_per_rank = placement.slots_per_rank()};
 }
 
-absl::StatusOr<ReplacementPolicy> MakePolicy(
-    const v1::Job& job, const ExpertPlacementState& state) {
+// What an average weighs that took in the windows of so many steps.
+double AverageSteps(const v1::MoeSpec& moe, int64_t steps) {
+  const double window = std::max(1, moe.rebalance_every());
+  const double ema = ReplacementOptions().ema;
+  return window * (1 - std::pow(ema, static_cast<double>(steps) / window)) /
+         (1 - ema);
+}
+
+// After `steps` steps of the job.
+absl::StatusOr<ReplacementPolicy> MakePolicy(const v1::Job& job,
+                                             const ExpertPlacementState& state,
+                                             int64_t steps) {
   CADRE_ASSIGN_OR_RETURN(ExpertPlacement placement,
                          FromProto(state.placement()));
   const v1::MoeSpec& moe = job.config_snapshot().moe();
@@ -50,7 +61,8 @@ absl::StatusOr<ReplacementPolicy> MakePolicy(
   for (const auto& layer : state.average()) {
     average.emplace_back(layer.rows().begin(), layer.rows().end());
   }
-  policy.Restore(std::move(average), state.windows_in_favour(),
+  const double weight = average.empty() ? 0.0 : AverageSteps(moe, steps);
+  policy.Restore(std::move(average), weight, state.windows_in_favour(),
                  state.hold_off_left());
   return policy;
 }
@@ -108,7 +120,9 @@ absl::StatusOr<ReplacementDecision> TakeLoads(const v1::Job& job,
   state->set_expert_seconds(loads.expert_seconds());
   state->set_expert_bytes(loads.expert_bytes());
   state->set_expert_state_bytes(loads.expert_state_bytes());
-  CADRE_ASSIGN_OR_RETURN(ReplacementPolicy policy, MakePolicy(job, *state));
+  CADRE_ASSIGN_OR_RETURN(
+      ReplacementPolicy policy,
+      MakePolicy(job, *state, std::max<int64_t>(0, loads.first_step() - 1)));
   LoadWindow window{.steps = loads.last_step() - loads.first_step() + 1,
                     .steps_left = loads.steps_left(),
                     .expert_seconds_per_step = loads.expert_seconds()};
@@ -161,7 +175,7 @@ absl::StatusOr<ReplacementDecision> OrderReplacement(
                      ": repeat the order later"));
   }
   CADRE_ASSIGN_OR_RETURN(const ReplacementPolicy policy,
-                         MakePolicy(job, *state));
+                         MakePolicy(job, *state, state->last_step()));
   CADRE_ASSIGN_OR_RETURN(ReplacementDecision decision, policy.Force());
   if (decision.adopt) Order(job, &decision, state);
   state->set_decision(decision.reason);

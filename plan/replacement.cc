@@ -89,15 +89,15 @@ absl::StatusOr<ReplacementDecision> ReplacementPolicy::Observe(
                                    options_.windows_in_row, " windows")
                     : std::string("not worth it"));
   }
+  const auto steps = static_cast<double>(window.steps);
+  average_steps_ = options_.ema * average_steps_ + steps;
+  average_.resize(window.counts.size());
   for (size_t l = 0; l < window.counts.size(); ++l) {
-    if (average_.size() <= l) average_.emplace_back();
     std::vector<double>& average = average_[l];
-    const bool first = average.empty();
     average.resize(window.counts[l].size(), 0.0);
     for (size_t e = 0; e < average.size(); ++e) {
-      const double rate = window.counts[l][e] / window.steps;
-      average[e] =
-          first ? rate : options_.ema * average[e] + (1 - options_.ema) * rate;
+      const double rate = window.counts[l][e] / steps;
+      average[e] += (rate - average[e]) * steps / average_steps_;
     }
   }
   return out;
@@ -125,9 +125,10 @@ void ReplacementPolicy::Adopted(ExpertPlacement placement) {
   hold_off_ = options_.hold_off_windows;
 }
 
-void ReplacementPolicy::Restore(ExpertLoads average, int windows_in_favour,
-                                int hold_off_left) {
+void ReplacementPolicy::Restore(ExpertLoads average, double average_steps,
+                                int windows_in_favour, int hold_off_left) {
   average_ = std::move(average);
+  average_steps_ = average_steps;
   in_favour_ = windows_in_favour;
   hold_off_ = hold_off_left;
 }

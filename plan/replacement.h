@@ -66,7 +66,7 @@ struct ReplacementOptions {
   // As for Place; shape and plan_epoch come from the placement in force.
   int64_t num_groups = 1, num_nodes = 1;
   bool replicate = true;   // false when replicas would cost too much (full)
-  double ema = 0.9;        // weight of the past in the load average
+  double ema = 0.9;        // weight that the past keeps from window to window
   double min_gain = 0.03;  // least rise of balancedness
   double gain_over_cost = 2.0;  // saved seconds / seconds of moving
   int windows_in_row = 2;       // that must agree before a move
@@ -104,7 +104,9 @@ class ReplacementPolicy {
 
   // Judges a window. The candidate is fitted to the average of the windows
   // before it and scored on this one, so a drifting load cannot flatter itself;
-  // then the average takes the window in. Adopt if
+  // then the average takes the window in: rows per step over all windows seen,
+  // each weighing its steps times ema^age. (An average that began as the first
+  // window would be little else for ten windows.) Adopt if
   //   t_moe (1 - b_now / b_new) horizon >= gain_over_cost x move time  and
   //   b_new - b_now >= min_gain,
   // in windows_in_row windows running, horizon = min(steps left,
@@ -120,10 +122,13 @@ class ReplacementPolicy {
 
   const ExpertPlacement& placement() const { return placement_; }
   const ExpertLoads& average() const { return average_; }
+  // What the average weighs, in steps.
+  double average_steps() const { return average_steps_; }
   int windows_in_favour() const { return in_favour_; }
   int hold_off_left() const { return hold_off_; }
-  // State from a checkpoint; empty loads: none was seen.
-  void Restore(ExpertLoads average, int windows_in_favour, int hold_off_left);
+  // State that was written down; empty loads: none was seen.
+  void Restore(ExpertLoads average, double average_steps, int windows_in_favour,
+               int hold_off_left);
 
  private:
   absl::StatusOr<ReplacementDecision> Candidate() const;
@@ -131,6 +136,7 @@ class ReplacementPolicy {
   ReplacementOptions options_;
   ExpertPlacement placement_;
   ExpertLoads average_;  // rows per step; empty before the first window
+  double average_steps_ = 0.0;
   int in_favour_ = 0;
   int hold_off_ = 0;
 };

@@ -154,8 +154,20 @@ TEST(ReplacementPolicy, IsScoredOnAWindowThatItHasNotSeen) {
   EXPECT_EQ(d.balancedness_now, 1);
   EXPECT_LT(d.balancedness_new, 1);
   EXPECT_LT(d.saved_seconds, 0);
-  // 0.9 of the past.
-  EXPECT_DOUBLE_EQ(policy.average()[0][0], 0.9 * 18 + 0.1 * 10);
+  // The past keeps 0.9 of its weight.
+  EXPECT_DOUBLE_EQ(policy.average()[0][0], (0.9 * 18 + 10) / 1.9);
+}
+
+// What is left of a window when an attempt ends counts for its steps only.
+TEST(ReplacementPolicy, AShortWindowWeighsLess) {
+  ReplacementPolicy policy(Options(), *PlaceContiguous(kShape));
+  ASSERT_OK(policy.Observe(Skewed()).status());
+  LoadWindow stump = Skewed();
+  stump.steps = 5;
+  stump.counts = {{50, 50, 70, 30}};
+  ASSERT_OK(policy.Observe(stump).status());
+  EXPECT_DOUBLE_EQ(policy.average()[0][0], (45 * 18.0 + 5 * 10.0) / 50);
+  EXPECT_DOUBLE_EQ(policy.average_steps(), 0.9 * 50 + 5);
 }
 
 TEST(ReplacementPolicy, CanBeForcedAndRestored) {
@@ -165,7 +177,7 @@ TEST(ReplacementPolicy, CanBeForcedAndRestored) {
   ASSERT_OK_AND_ASSIGN(const ReplacementDecision d, policy.Force());
   EXPECT_TRUE(d.adopt);
   ReplacementPolicy other(Options(), *PlaceContiguous(kShape));
-  other.Restore(policy.average(), 1, 0);
+  other.Restore(policy.average(), policy.average_steps(), 1, 0);
   ASSERT_OK_AND_ASSIGN(const ReplacementDecision next, other.Observe(Skewed()));
   EXPECT_TRUE(next.adopt);
   other.Adopted(*next.placement);
