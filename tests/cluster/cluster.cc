@@ -60,7 +60,8 @@ absl::Status WriteModelDir(const std::string& dir) {
   fs::create_directories(dir);
   for (const char* file : {"config.json", "model.safetensors"}) {
     std::error_code error;
-    fs::copy_file(fs::path(kGoldenModel) / file, fs::path(dir) / file, error);
+    fs::copy_file(fs::path(kGoldenModel) / file, fs::path(dir) / file,
+                  fs::copy_options::overwrite_existing, error);
     if (error) {
       return absl::InternalError(
           absl::StrCat("copying ", file, ": ", error.message()));
