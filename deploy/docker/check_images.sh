@@ -48,10 +48,10 @@ debootstrap --variant=minbase bookworm "$work/base" "${mirror:-http://deb.debian
   { tail -n 3 "$work/debootstrap.log" >&2; echo "skipped: debootstrap makes no Debian root here" >&2; exit 77; }
 # The machine's own way to its packages: mirrors, proxies.
 cp -r /etc/apt/. "$work/base/etc/apt/"
-container=$("${buildah[@]}" from scratch)
-"${buildah[@]}" add "$container" "$work/base" / >/dev/null
-"${buildah[@]}" run "$container" -- true ||
-  { echo "skipped: no container can be run here" >&2; exit 77; }
+{ container=$("${buildah[@]}" from scratch) &&
+  "${buildah[@]}" add "$container" "$work/base" / >/dev/null &&
+  "${buildah[@]}" run "$container" -- apt-get -qq update >/dev/null; } ||
+  { echo "skipped: no container can be run here that reaches Debian's packages" >&2; exit 77; }
 "${buildah[@]}" commit --quiet "$container" localhost/base >/dev/null
 "${buildah[@]}" rm "$container" >/dev/null
 rm -rf --one-file-system "$work/base"
