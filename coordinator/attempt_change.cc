@@ -345,6 +345,7 @@ v1::Assignment MakeAssignment(const JobRecord& record, int rank) {
   assignment.set_total_steps(job.plan().total_steps());
   for (const auto& member : record.members()) {
     assignment.add_workers(member.worker_id());
+    assignment.add_link_domains(member.link_domain());
   }
   for (const auto& pinned : record.data_files()) {
     v1::SavedFile* file = assignment.add_data_files();

@@ -165,6 +165,30 @@ TEST_F(AttemptTest, AJobGoesOnWithFewerWorkersAfterAWhile) {
   EXPECT_EQ(Get(name).plan().world_size(), 3);
 }
 
+TEST_F(AttemptTest, EveryRankHearsTheLinkDomainsOfAll) {
+  AddWorkers(3);
+  // The third has none: its host stands for it.
+  workers_[0]->mutable_state().mutable_device()->set_link_domain("rack-7");
+  workers_[1]->mutable_state().mutable_device()->set_link_domain("rack-8");
+  WarmUp();
+  const std::string name = MustCreate(3, 1000);
+  RunTo(name, v1::JOB_STATE_RUNNING);
+  std::map<std::string, std::string> expected;
+  for (const auto& worker : workers_) {
+    const v1::Device& device = worker->state().device();
+    expected[worker->state().worker_id()] =
+        device.link_domain().empty() ? device.hostname() : device.link_domain();
+  }
+  for (const auto& worker : workers_) {
+    const v1::Assignment& assignment = worker->assignment();
+    ASSERT_EQ(assignment.link_domains_size(), 3);
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(assignment.link_domains(rank),
+                expected[assignment.workers(rank)]);
+    }
+  }
+}
+
 TEST_F(AttemptTest, TheFirstCauseIsNotHiddenByItsEchoes) {
   AddWorkers(2);
   WarmUp();

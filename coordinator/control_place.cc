@@ -84,6 +84,10 @@ absl::Status Control::Place(Store& store) {
     incarnations[view.id] = view.incarnation;
   }
   input.workers = MakeSlots(views, worker_rows_, held);
+  std::map<std::string, std::string> link_domains;
+  for (const WorkerSlot& slot : input.workers) {
+    link_domains[slot.id] = slot.link_domain;
+  }
   const SchedulerPass pass = Schedule(std::move(input));
   for (const Placement& placement : pass.placements) {
     std::vector<state::v1::Member> members;
@@ -91,6 +95,7 @@ absl::Status Control::Place(Store& store) {
       auto& member = members.emplace_back();
       member.set_worker_id(worker);
       member.set_incarnation(incarnations[worker]);
+      member.set_link_domain(link_domains[worker]);
     }
     JobChange change{.record = *ledger_.Find(placement.job)};
     CADRE_RETURN_IF_ERROR(
