@@ -1,31 +1,23 @@
 #include "worker/comm/gloo_communicator.h"
 
-#include <gloo/rendezvous/context.h>
-#include <gloo/transport/device.h>
-#include <gloo/transport/unbound_buffer.h>
-
 #include <algorithm>
-#include <chrono>
-#include <exception>
-#include <mutex>
 #include <numeric>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "worker/comm/arguments.h"
+#include "worker/comm/gloo_links.h"
 #include "worker/comm/gloo_rendezvous.h"
-#include "worker/comm/monotonic_wait.h"
-#include "worker/comm/peer_failure.h"
 #include "worker/comm/reduce.h"
 
 namespace cadre {
 namespace {
 
-using Device = std::shared_ptr<gloo::transport::Device>;
 using gloo_rendezvous::AddressBook;
 
 // Below this size one direct exchange of everything beats two of blocks.
@@ -33,34 +25,10 @@ constexpr int64_t kDirectElements = 4096;
 
 class GlooCommunicator final : public Communicator {
  public:
-  // A rank alone needs no device.
-  GlooCommunicator(int rank, int size, Device device, absl::Duration timeout,
-                   absl::Duration rendezvous_timeout)
-      : rank_(rank),
-        size_(size),
-        timeout_(timeout),
-        rendezvous_timeout_(rendezvous_timeout),
-        device_(std::move(device)),
-        names_(size) {
-    std::iota(names_.begin(), names_.end(), 0);
-  }
-  ~GlooCommunicator() override { Close(); }
+  explicit GlooCommunicator(GlooLinks::Options options)
+      : rank_(options.rank), size_(options.size), links_(std::move(options)) {}
 
-  absl::Status Connect(AddressBook* book) {
-    if (size_ == 1) return absl::OkStatus();
-    try {
-      context_ = std::make_shared<gloo::rendezvous::Context>(rank_, size_);
-      context_->setTimeout(ToMilliseconds(rendezvous_timeout_));
-      context_->connectFullMesh(*book, device_);
-      return absl::OkStatus();
-    } catch (const std::exception& e) {
-      context_.reset();
-      const std::string attempt =
-          absl::StrCat("connecting rank ", rank_, " of ", size_);
-      if (!book->status().ok()) return Annotate(book->status(), attempt);
-      return absl::UnavailableError(absl::StrCat(attempt, ": ", e.what()));
-    }
-  }
+  absl::Status Connect(AddressBook* book) { return links_.Connect(book); }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -134,134 +102,18 @@ class GlooCommunicator final : public Communicator {
   absl::StatusOr<std::unique_ptr<Communicator>> Split(int color,
                                                       int key) override;
 
-  void Abort() override {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      aborted_ = true;
-      for (gloo::transport::UnboundBuffer* buffer : in_flight_) {
-        buffer->abortWaitRecv();
-        buffer->abortWaitSend();
-      }
-    }
-    Close();  // so the peers notice
-  }
+  void Abort() override { links_.Abort(); }
 
  private:
-  struct Piece {
-    void* data = nullptr;
-    size_t bytes = 0;
-  };
-  struct Pieces {
-    Piece send, recv;  // 0 bytes: nothing in that direction
-  };
-  using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
-
+  using Piece = GlooLinks::Piece;
+  using Pieces = GlooLinks::Pieces;
   template <typename T>
   static Piece Bytes(T* data, int64_t n) {
-    // Gloo takes one non-const pointer for both directions.
-    return {const_cast<std::remove_const_t<T>*>(data), n * sizeof(T)};
+    return GlooLinks::Bytes(data, n);
   }
-  static std::chrono::milliseconds ToMilliseconds(absl::Duration d) {
-    return std::chrono::milliseconds(std::max<int64_t>(
-        absl::ToInt64Milliseconds(std::min(d, absl::Hours(24 * 365))), 1));
-  }
-
-  // Sends and receives one piece per peer; returns when all have arrived and
-  // left. Every call has a tag of its own.
-  template <typename PiecesOf>
-  absl::Status Exchange(const char* call, PiecesOf pieces_of) {
-    if (size_ == 1) return absl::OkStatus();
-    const uint64_t tag = next_tag_++;
-    const auto deadline = DeadlineAfter(timeout_);
-    std::vector<Buffer> sends(size_), recvs(size_);
-    int waiting_for = -1;
-    absl::Status status;
-    try {
-      for (int step = 1; step < size_; ++step) {
-        const int peer = (rank_ + step) % size_;
-        waiting_for = peer;
-        const Pieces pieces = pieces_of(peer);
-        if (pieces.recv.bytes > 0) {
-          recvs[peer] = context_->createUnboundBuffer(pieces.recv.data,
-                                                      pieces.recv.bytes);
-          CADRE_RETURN_IF_ERROR(Register(call, recvs[peer].get()));
-          recvs[peer]->recv(peer, tag, 0, pieces.recv.bytes);
-        }
-        if (pieces.send.bytes > 0) {
-          sends[peer] = context_->createUnboundBuffer(pieces.send.data,
-                                                      pieces.send.bytes);
-          CADRE_RETURN_IF_ERROR(Register(call, sends[peer].get()));
-          sends[peer]->send(peer, tag, 0, pieces.send.bytes);
-        }
-      }
-      for (int peer = 0; peer < size_; ++peer) {
-        waiting_for = peer;
-        if (recvs[peer] && !recvs[peer]->waitRecv(Remaining(deadline))) break;
-      }
-      for (int peer = 0; peer < size_; ++peer) {
-        if (!Aborted().ok()) break;
-        waiting_for = peer;
-        if (sends[peer] && !sends[peer]->waitSend(Remaining(deadline))) break;
-      }
-    } catch (const std::exception& e) {
-      status = Failure(call, waiting_for, deadline, e.what());
-      Close();  // so that peers that wait for this rank see it, too
-    }
-    Unregister();
-    if (absl::Status aborted = Aborted(); !aborted.ok()) return aborted;
-    return status;
-  }
-
-  static std::chrono::milliseconds Remaining(MonotonicTime deadline) {
-    // Upwards: what ends before the deadline would not count as late.
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(
-        deadline - std::chrono::steady_clock::now());
-    return std::max(left, std::chrono::milliseconds(1));
-  }
-
-  absl::Status Failure(const char* call, int peer, MonotonicTime deadline,
-                       const char* what) const {
-    // Gloo reports its time-out as the same exception as a closed connection.
-    if (std::chrono::steady_clock::now() >= deadline) {
-      return WithFailedPeer(
-          absl::DeadlineExceededError(
-              absl::StrCat(call, ": rank ", names_[peer], " was silent for ",
-                           absl::FormatDuration(timeout_))),
-          names_[peer]);
-    }
-    return WithFailedPeer(
-        absl::UnavailableError(
-            absl::StrCat(call, ": rank ", names_[peer], " is gone: ", what)),
-        names_[peer]);
-  }
-
-  absl::Status Register(const char* call,
-                        gloo::transport::UnboundBuffer* buffer) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (aborted_) {
-      in_flight_.clear();
-      return absl::AbortedError(absl::StrCat(call, ": aborted"));
-    }
-    in_flight_.push_back(buffer);
-    return absl::OkStatus();
-  }
-  void Unregister() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    in_flight_.clear();
-  }
-  absl::Status Aborted() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (!aborted_) return absl::OkStatus();
-    return absl::AbortedError(
-        absl::StrCat("collectives were aborted on rank ", names_[rank_]));
-  }
-  void Close() {
-    if (context_ == nullptr) return;
-    try {
-      context_->closeConnections();
-    } catch (const std::exception&) {
-      // A connection that cannot be closed is closed already.
-    }
+  absl::Status Exchange(const char* call,
+                        absl::FunctionRef<Pieces(int peer)> pieces_of) {
+    return links_.Exchange(call, pieces_of);
   }
 
   // out = sum over ranks, in rank order, of their block for this rank;
@@ -287,7 +139,7 @@ class GlooCommunicator final : public Communicator {
   template <typename T>
   absl::Status AllReduce(const char* call, ReduceOp op, absl::Span<T> data) {
     const int64_t n = data.size();
-    if (size_ == 1 || n == 0) return Aborted();
+    if (size_ == 1 || n == 0) return links_.Aborted();
     if (n <= kDirectElements) {
       // Everything to everyone, then each adds in rank order.
       std::vector<T>& scratch = Scratch<T>(n * size_);
@@ -341,19 +193,9 @@ class GlooCommunicator final : public Communicator {
   }
 
   const int rank_, size_;
-  const absl::Duration timeout_, rendezvous_timeout_;
-  Device device_;
-  std::shared_ptr<gloo::rendezvous::Context> context_;
-  // What errors call the ranks: their numbers in the group that was split
-  // first.
-  std::vector<int> names_;
-  uint64_t next_tag_ = 1;
+  GlooLinks links_;
   std::tuple<std::vector<float>, std::vector<double>, std::vector<int64_t>>
       scratch_;
-
-  std::mutex mutex_;  // std: ThreadSanitizer sees it, absl::Mutex it does not
-  bool aborted_ = false;
-  std::vector<gloo::transport::UnboundBuffer*> in_flight_;
 };
 
 absl::StatusOr<std::unique_ptr<Communicator>> GlooCommunicator::Split(int color,
@@ -391,11 +233,14 @@ absl::StatusOr<std::unique_ptr<Communicator>> GlooCommunicator::Split(int color,
   const auto lookup = [&](int rank) -> absl::StatusOr<std::string> {
     return addresses[members[rank].second];
   };
-  auto part = std::make_unique<GlooCommunicator>(
-      group_rank, group_size, device_, timeout_, rendezvous_timeout_);
-  for (int r = 0; r < group_size; ++r) {
-    part->names_[r] = names_[members[r].second];
+  GlooLinks::Options options = links_.options();
+  options.rank = group_rank;
+  options.size = group_size;
+  options.names.clear();
+  for (const auto& [order, rank] : members) {
+    options.names.push_back(links_.options().names[rank]);
   }
+  auto part = std::make_unique<GlooCommunicator>(std::move(options));
   if (group_size == 1) {
     CADRE_RETURN_IF_ERROR(publish(""));
     return part;
@@ -423,15 +268,18 @@ absl::Status CheckOptions(const GlooCommunicatorOptions& options) {
 absl::StatusOr<std::unique_ptr<Communicator>> CreateGlooCommunicator(
     const GlooCommunicatorOptions& options, KeyValueStore* store) {
   CADRE_RETURN_IF_ERROR(CheckOptions(options));
-  Device device;
+  GlooLinks::Options links{.rank = options.rank,
+                           .size = options.size,
+                           .timeout = options.timeout,
+                           .rendezvous_timeout = options.rendezvous_timeout,
+                           .names = std::vector<int>(options.size)};
+  std::iota(links.names.begin(), links.names.end(), 0);
   if (options.size > 1) {
     CADRE_ASSIGN_OR_RETURN(
-        device,
+        links.device,
         gloo_rendezvous::CreateDevice(options.bind_address, options.interface));
   }
-  auto world = std::make_unique<GlooCommunicator>(options.rank, options.size,
-                                                  device, options.timeout,
-                                                  options.rendezvous_timeout);
+  auto world = std::make_unique<GlooCommunicator>(std::move(links));
   const auto key = [&](int rank) {
     return absl::StrCat(options.key_prefix, "gloo/", rank);
   };
