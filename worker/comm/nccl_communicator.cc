@@ -4,42 +4,21 @@
 #include <nccl.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cstring>
-#include <thread>
-#include <utility>
+#include <memory>
+#include <string>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "base/logging.h"
 #include "base/status_macros.h"
 #include "worker/comm/arguments.h"
-#include "worker/comm/monotonic_wait.h"
+#include "worker/comm/nccl_handle.h"
 #include "worker/device/buffer.h"
 #include "worker/device/cuda_status.h"
 #include "worker/device/cuda_stream.h"
 
 namespace cadre {
 namespace {
-
-absl::Status NcclStatus(ncclResult_t result, absl::string_view call) {
-  const std::string text =
-      absl::StrCat("NCCL: ", call, ": ", ncclGetErrorString(result));
-  switch (result) {
-    case ncclSuccess:
-    case ncclInProgress:
-      return absl::OkStatus();
-    case ncclInvalidArgument:
-    case ncclInvalidUsage:
-      return absl::InternalError(text);
-    default:
-      return absl::UnavailableError(absl::StrCat(
-          text,
-          "; a peer or the link to it is lost (NCCL_DEBUG=INFO in the "
-          "worker's environment says more)"));
-  }
-}
 
 template <typename T>
 constexpr ncclDataType_t kType = ncclFloat32;
@@ -60,21 +39,16 @@ bool OnDevice(const void* data) {
 
 class NcclCommunicator final : public Communicator {
  public:
-  explicit NcclCommunicator(const NcclCommunicatorOptions& options)
-      : options_(options) {}
-  ~NcclCommunicator() override { Close(); }
+  NcclCommunicator(const Exec& exec, const NcclHandle::Options& options)
+      : exec_(exec), handle_(options) {}
 
-  absl::Status Init(const ncclUniqueId& id) {
+  absl::Status Init(const std::string& id) {
     CADRE_RETURN_IF_ERROR(Prepare());
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    return Settle(ncclCommInitRankConfig(&comm_, options_.size, id,
-                                         options_.rank, &config),
-                  "meeting the peers", options_.rendezvous_timeout);
+    return handle_.Init(id);
   }
 
-  int rank() const override { return options_.rank; }
-  int size() const override { return options_.size; }
+  int rank() const override { return handle_.options().rank; }
+  int size() const override { return handle_.options().size; }
 
   absl::Status AllReduceSum(absl::Span<float> data) override {
     return AllReduce(data, ncclSum, "all-reduce");
@@ -95,29 +69,29 @@ class NcclCommunicator final : public Communicator {
   absl::Status AllGather(absl::Span<const float> send,
                          absl::Span<float> recv) override {
     CADRE_RETURN_IF_ERROR(
-        CheckParts("AllGather", Count(recv), Count(send), options_.size));
+        CheckParts("AllGather", Count(recv), Count(send), size()));
     return Run("all-gather", Bytes(send), Bytes(recv),
                [&](const void* from, void* to, cudaStream_t stream) {
-                 return ncclAllGather(from, to, send.size(), ncclFloat32, comm_,
-                                      stream);
+                 return ncclAllGather(from, to, send.size(), ncclFloat32,
+                                      handle_.get(), stream);
                });
   }
   absl::Status ReduceScatterSum(absl::Span<const float> send,
                                 absl::Span<float> recv) override {
-    CADRE_RETURN_IF_ERROR(CheckParts("ReduceScatterSum", Count(send),
-                                     Count(recv), options_.size));
+    CADRE_RETURN_IF_ERROR(
+        CheckParts("ReduceScatterSum", Count(send), Count(recv), size()));
     return Run("reduce-scatter", Bytes(send), Bytes(recv),
                [&](const void* from, void* to, cudaStream_t stream) {
                  return ncclReduceScatter(from, to, recv.size(), ncclFloat32,
-                                          ncclSum, comm_, stream);
+                                          ncclSum, handle_.get(), stream);
                });
   }
   absl::Status Broadcast(absl::Span<float> data, int root) override {
-    CADRE_RETURN_IF_ERROR(CheckRoot("Broadcast", root, options_.size));
+    CADRE_RETURN_IF_ERROR(CheckRoot("Broadcast", root, size()));
     return Run("broadcast", Bytes(absl::Span<const float>(data)), Bytes(data),
                [&](const void* from, void* to, cudaStream_t stream) {
                  return ncclBroadcast(from, to, data.size(), ncclFloat32, root,
-                                      comm_, stream);
+                                      handle_.get(), stream);
                });
   }
   absl::Status AllToAllV(absl::Span<const float> send,
@@ -139,34 +113,16 @@ class NcclCommunicator final : public Communicator {
 
   absl::StatusOr<std::unique_ptr<Communicator>> Split(int color,
                                                       int key) override {
-    CADRE_RETURN_IF_ERROR(Usable());
-    auto part = std::make_unique<NcclCommunicator>(options_);
+    CADRE_RETURN_IF_ERROR(handle_.Usable());
+    auto part = std::make_unique<NcclCommunicator>(exec_, handle_.options());
     CADRE_RETURN_IF_ERROR(part->Prepare());
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    CADRE_RETURN_IF_ERROR(
-        Settle(ncclCommSplit(comm_, color, key, &part->comm_, &config),
-               "splitting", options_.rendezvous_timeout));
-    // A thread of NCCL's makes the new communicator.
-    CADRE_RETURN_IF_ERROR(Poll("splitting", options_.rendezvous_timeout,
-                               [&part]() -> absl::StatusOr<bool> {
-                                 return std::atomic_ref(part->comm_).load() !=
-                                        nullptr;
-                               }));
-    CADRE_RETURN_IF_ERROR(
-        part->Settle(ncclInProgress, "splitting", options_.rendezvous_timeout));
-    CADRE_RETURN_IF_ERROR(NcclStatus(
-        ncclCommUserRank(part->comm_, &part->options_.rank), "splitting"));
-    CADRE_RETURN_IF_ERROR(NcclStatus(
-        ncclCommCount(part->comm_, &part->options_.size), "splitting"));
+    CADRE_RETURN_IF_ERROR(handle_.Split(color, key, &part->handle_));
     return part;
   }
 
-  void OrderBehind(void* stream) override { options_.exec.stream = stream; }
+  void OrderBehind(void* stream) override { exec_.stream = stream; }
 
-  // The calling thread of the communicator sees the flag while it polls, and
-  // aborts: NCCL's own calls stay on one thread.
-  void Abort() override { aborted_ = true; }
+  void Abort() override { handle_.Abort(); }
 
  private:
   struct ConstBytes {
@@ -199,70 +155,11 @@ class NcclCommunicator final : public Communicator {
     return absl::OkStatus();
   }
 
-  absl::Status Usable() {
-    if (status_.ok() && aborted_) {
-      return Fail(absl::AbortedError("NCCL: aborted"));
-    }
-    return status_;
-  }
-  absl::Status Fail(absl::Status status) {
-    if (status_.ok()) status_ = std::move(status);
-    if (comm_ != nullptr) {
-      ncclCommAbort(comm_);
-      comm_ = nullptr;
-    }
-    return status_;
-  }
-
-  // Polls until `done` says so, the communicator fails or time is up.
-  template <typename Done>
-  absl::Status Poll(absl::string_view what, absl::Duration timeout, Done done) {
-    const MonotonicTime begin = std::chrono::steady_clock::now();
-    const MonotonicTime deadline = DeadlineAfter(timeout);
-    while (true) {
-      const absl::StatusOr<bool> finished = done();
-      if (!finished.ok()) return Fail(finished.status());
-      if (*finished) return absl::OkStatus();
-      ncclResult_t async = ncclSuccess;
-      const ncclResult_t asked = ncclCommGetAsyncError(comm_, &async);
-      for (const ncclResult_t result : {asked, async}) {
-        const absl::Status status = NcclStatus(result, what);
-        if (!status.ok()) return Fail(status);
-      }
-      if (aborted_) return Fail(absl::AbortedError("NCCL: aborted"));
-      const MonotonicTime now = std::chrono::steady_clock::now();
-      if (now >= deadline) {
-        return Fail(absl::DeadlineExceededError(absl::StrCat(
-            "NCCL: ", what, ": rank ", options_.rank, " of ", options_.size,
-            " waited ", absl::FormatDuration(timeout), " for its peers")));
-      }
-      // Most calls take microseconds; a long wait leaves the core to others.
-      if (now - begin > std::chrono::milliseconds(2)) {
-        std::this_thread::sleep_for(std::chrono::microseconds(50));
-      }
-    }
-  }
-
-  // Until a non-blocking call has taken effect on the host.
-  absl::Status Settle(ncclResult_t result, absl::string_view what,
-                      absl::Duration timeout) {
-    const absl::Status status = NcclStatus(result, what);
-    if (!status.ok()) return Fail(status);
-    if (result != ncclInProgress) return absl::OkStatus();
-    return Poll(what, timeout, [this, what]() -> absl::StatusOr<bool> {
-      ncclResult_t async = ncclSuccess;
-      CADRE_RETURN_IF_ERROR(
-          NcclStatus(ncclCommGetAsyncError(comm_, &async), what));
-      CADRE_RETURN_IF_ERROR(NcclStatus(async, what));
-      return async != ncclInProgress;
-    });
-  }
-
   // issue(device input, device output, stream) -> ncclResult_t.
   template <typename Issue>
   absl::Status Run(absl::string_view what, ConstBytes in, MutableBytes out,
                    Issue issue) {
-    CADRE_RETURN_IF_ERROR(Usable());
+    CADRE_RETURN_IF_ERROR(handle_.Usable());
     // A communication thread comes with another GPU, or with none.
     CADRE_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device_), what));
     const bool in_place = OnDevice(in.data) || OnDevice(out.data);
@@ -271,7 +168,7 @@ class NcclCommunicator final : public Communicator {
     const cudaStream_t stream = stream_.get();
     if (in_place) {
       CADRE_RETURN_IF_ERROR(
-          before_.Record(static_cast<cudaStream_t>(options_.exec.stream)));
+          before_.Record(static_cast<cudaStream_t>(exec_.stream)));
       CADRE_RETURN_IF_ERROR(before_.Block(stream));
     } else {
       CADRE_RETURN_IF_ERROR(Stage(std::max(in.size, out.size)));
@@ -283,8 +180,7 @@ class NcclCommunicator final : public Communicator {
       from = staging_in_.data();
       to = staging_out_.data();
     }
-    CADRE_RETURN_IF_ERROR(
-        Settle(issue(from, to, stream), what, options_.timeout));
+    CADRE_RETURN_IF_ERROR(handle_.Settle(issue(from, to, stream), what));
     if (!in_place) {
       CADRE_RETURN_IF_ERROR(
           CudaStatus(cudaMemcpyAsync(pinned_.data(), to, out.size,
@@ -293,7 +189,7 @@ class NcclCommunicator final : public Communicator {
     }
     CADRE_RETURN_IF_ERROR(after_.Record(stream));
     CADRE_RETURN_IF_ERROR(
-        Poll(what, options_.timeout, [this] { return after_.Reached(); }));
+        handle_.Wait(what, [this] { return after_.Reached(); }));
     if (!in_place) std::memcpy(out.data, pinned_.data(), out.size);
     return absl::OkStatus();
   }
@@ -304,7 +200,7 @@ class NcclCommunicator final : public Communicator {
     return Run(what, Bytes(absl::Span<const T>(data)), Bytes(data),
                [&](const void* from, void* to, cudaStream_t stream) {
                  return ncclAllReduce(from, to, data.size(), kType<T>, op,
-                                      comm_, stream);
+                                      handle_.get(), stream);
                });
   }
 
@@ -314,21 +210,20 @@ class NcclCommunicator final : public Communicator {
                         absl::Span<T> recv,
                         absl::Span<const int64_t> recv_counts) {
     CADRE_RETURN_IF_ERROR(CheckAllToAll(Count(send), send_counts, Count(recv),
-                                        recv_counts, options_.rank,
-                                        options_.size));
+                                        recv_counts, rank(), size()));
     return Run("all-to-all", Bytes(send), Bytes(recv),
                [&](const void* from, void* to, cudaStream_t stream) {
                  const char* out = static_cast<const char*>(from);
                  char* in = static_cast<char*>(to);
                  ncclGroupStart();
-                 for (int peer = 0; peer < options_.size; ++peer) {
+                 for (int peer = 0; peer < size(); ++peer) {
                    const auto sent = static_cast<size_t>(send_counts[peer]);
                    const auto got = static_cast<size_t>(recv_counts[peer]);
                    if (sent > 0) {
-                     ncclSend(out, sent, kType<T>, peer, comm_, stream);
+                     ncclSend(out, sent, kType<T>, peer, handle_.get(), stream);
                    }
                    if (got > 0) {
-                     ncclRecv(in, got, kType<T>, peer, comm_, stream);
+                     ncclRecv(in, got, kType<T>, peer, handle_.get(), stream);
                    }
                    out += sent * sizeof(T);
                    in += got * sizeof(T);
@@ -344,78 +239,49 @@ class NcclCommunicator final : public Communicator {
     staging_in_ = Buffer();
     staging_out_ = Buffer();
     constexpr char kWhat[] = "staging of collectives";
-    CADRE_ASSIGN_OR_RETURN(staging_in_,
-                           Buffer::Create(options_.exec, bytes, kWhat));
-    CADRE_ASSIGN_OR_RETURN(staging_out_,
-                           Buffer::Create(options_.exec, bytes, kWhat));
+    CADRE_ASSIGN_OR_RETURN(staging_in_, Buffer::Create(exec_, bytes, kWhat));
+    CADRE_ASSIGN_OR_RETURN(staging_out_, Buffer::Create(exec_, bytes, kWhat));
     // Both were zeroed on the compute stream.
     CADRE_RETURN_IF_ERROR(CudaStatus(
-        cudaStreamSynchronize(static_cast<cudaStream_t>(options_.exec.stream)),
-        kWhat));
-    CADRE_ASSIGN_OR_RETURN(pinned_,
-                           PinnedBuffer::Create(options_.exec, bytes, kWhat));
+        cudaStreamSynchronize(static_cast<cudaStream_t>(exec_.stream)), kWhat));
+    CADRE_ASSIGN_OR_RETURN(pinned_, PinnedBuffer::Create(exec_, bytes, kWhat));
     return absl::OkStatus();
   }
 
-  void Close() {
-    if (comm_ == nullptr) return;
-    if (status_.ok() && !aborted_ &&
-        Settle(ncclCommFinalize(comm_), "closing", absl::Seconds(10)).ok()) {
-      ncclCommDestroy(comm_);
-    } else if (comm_ != nullptr) {
-      ncclCommAbort(comm_);
-    }
-    comm_ = nullptr;
-  }
-
-  NcclCommunicatorOptions options_;
+  Exec exec_;  // its stream is what calls are ordered behind
   int device_ = 0;
-  ncclComm_t comm_ = nullptr;
   Stream stream_;
   Event before_, after_;
   Buffer staging_in_, staging_out_;
   PinnedBuffer pinned_;
-  std::atomic<bool> aborted_{false};
-  absl::Status status_;  // the first failure
+  NcclHandle handle_;  // last: closed before what its calls use
 };
-
-absl::Status CheckVersion() {
-  int version = 0;
-  CADRE_RETURN_IF_ERROR(NcclStatus(ncclGetVersion(&version), "its version"));
-  if (version >= 22803 && version <= 22808) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("NCCL version code ", version,
-                     ": 2.28.3 to 2.28.8 are unsafe after an abort; install "
-                     "2.28.9 or later"));
-  }
-  return absl::OkStatus();
-}
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Communicator>> CreateNcclCommunicator(
     const NcclCommunicatorOptions& options, KeyValueStore* store) {
-  CADRE_RETURN_IF_ERROR(CheckVersion());
+  CADRE_RETURN_IF_ERROR(CheckNcclVersion());
   const std::string key = absl::StrCat(options.key_prefix, "nccl");
-  ncclUniqueId id;
+  std::string id;
   // The store keeps text.
   if (options.rank == 0) {
-    CADRE_RETURN_IF_ERROR(NcclStatus(ncclGetUniqueId(&id), "making an id"));
-    CADRE_RETURN_IF_ERROR(
-        store->Set(key, absl::Base64Escape(absl::string_view(
-                            id.internal, sizeof(id.internal)))));
+    CADRE_ASSIGN_OR_RETURN(id, NewNcclId());
+    CADRE_RETURN_IF_ERROR(store->Set(key, absl::Base64Escape(id)));
   } else {
     CADRE_ASSIGN_OR_RETURN(const std::string text,
                            store->Get(key, options.rendezvous_timeout));
-    std::string bytes;
-    if (!absl::Base64Unescape(text, &bytes) ||
-        bytes.size() != sizeof(id.internal)) {
+    if (!absl::Base64Unescape(text, &id)) {
       return absl::InternalError(
           absl::StrCat("NCCL: the id under ", key, " is damaged"));
     }
-    std::memcpy(id.internal, bytes.data(), bytes.size());
   }
-  auto communicator = std::make_unique<NcclCommunicator>(options);
+  auto communicator = std::make_unique<NcclCommunicator>(
+      options.exec,
+      NcclHandle::Options{.rank = options.rank,
+                          .size = options.size,
+                          .timeout = options.timeout,
+                          .rendezvous_timeout = options.rendezvous_timeout});
   CADRE_RETURN_IF_ERROR(communicator->Init(id));
   return communicator;
 }
