@@ -9,28 +9,31 @@
 namespace cadre::linear_attention {
 
 // The four columns and kRows rows, all of one sub-block, that a thread works on
-// elementwise; a warp covers rows of 128.
-template <int kRows>
+// elementwise; a warp covers rows of kWidth, two of them if that is 64.
+template <int kRows, int kWidth = kDim>
 struct Columns {
   int col;    // first column
   int group;  // rows [group kRows, (group + 1) kRows)
   int sub;
   __device__ Columns(int lane, int warp)
-      : col(lane * 4), group(warp), sub(warp / (kSub / kRows)) {}
+      : col(lane * 4 % kWidth),
+        group(warp * (kDim / kWidth) + lane * 4 / kWidth),
+        sub(warp * (kDim / kWidth) / (kSub / kRows)) {}
   __device__ int row(int i) const { return group * kRows + i; }
 };
 
-// Four bf16 of the thread's row i, zeros behind the chunk's end. `from` is the
-// head's first row.
-template <int kRows>
-__device__ __forceinline__ uint2 LoadFour(const uint16_t* from, int pitch,
-                                          int length, const Columns<kRows>& at,
-                                          int i) {
-  const int row = at.row(i);
-  uint2 four = *reinterpret_cast<const uint2*>(
-      from + min(row, length - 1) * pitch + at.col);
-  if (row >= length) four.x = four.y = 0;
-  return four;
+// Four bf16 of each of the thread's rows; those behind the chunk's end repeat
+// its last one. `from` is the head's first row.
+template <int kRows, int kWidth>
+__device__ __forceinline__ void LoadFours(const uint16_t* from, int pitch,
+                                          int length,
+                                          const Columns<kRows, kWidth>& at,
+                                          uint2 (&x)[kRows]) {
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    x[i] = *reinterpret_cast<const uint2*>(
+        from + min(at.row(i), length - 1) * pitch + at.col);
+  }
 }
 __device__ __forceinline__ void Unpack(uint2 four, float (&x)[4]) {
   x[0] = Low(four.x);
@@ -53,9 +56,9 @@ __device__ __forceinline__ void LoadFloats(const float* from, float (&x)[4]) {
 }
 
 // Running sums of log-decays over the thread's rows.
-template <bool kBounded, int kRows>
+template <bool kBounded, int kRows, int kWidth>
 __device__ __forceinline__ void SumRows(const GateMath& gate, int length,
-                                        const Columns<kRows>& at,
+                                        const Columns<kRows, kWidth>& at,
                                         const uint2 (&z)[kRows],
                                         const float (&bias)[4],
                                         float (&g)[kRows][4]) {
@@ -73,30 +76,25 @@ __device__ __forceinline__ void SumRows(const GateMath& gate, int length,
   }
 }
 
-// G inside the sub-block for the thread's rows and columns. Leaves border, fall
-// and steep complete (syncs). `parked` [64 / kRows] is scratch.
-template <int kRows>
-__device__ __forceinline__ void SumDecays(const Problem& p, const Chunk& chunk,
-                                          int head, const Columns<kRows>& at,
-                                          float (&g)[kRows][4],
-                                          float (*parked)[kDim],
-                                          float (*border)[kDim],
-                                          float (*fall)[kDim], int* steep) {
+// G inside the sub-block for the thread's rows and columns, of kWidth channels
+// of the head from `first` on, from z. Leaves border, fall and steep complete
+// (syncs). `parked` [64 / kRows] is scratch.
+template <int kRows, int kWidth>
+__device__ __forceinline__ void SumDecays(
+    const Problem& p, int length, int head, int first,
+    const Columns<kRows, kWidth>& at, const uint2 (&z)[kRows],
+    float (&g)[kRows][4], float (*parked)[kWidth], float (*border)[kWidth],
+    float (*fall)[kWidth], int* steep) {
   constexpr int kGroups = kSub / kRows;  // in a sub-block
   const GateMath gate{Exp2(kLog2E * p.a_log[head]), p.bound, p.bounded};
   const int tid = threadIdx.x;
   if (tid < 4) steep[tid] = 0;
   float bias[4];
-  LoadFloats(p.dt_bias + head * kDim + at.col, bias);
-  const uint16_t* from = p.z + p.row(chunk.begin, head);
-  uint2 z[kRows];
-#pragma unroll
-  for (int i = 0; i < kRows; ++i)
-    z[i] = LoadFour(from, p.pitch(), chunk.length, at, i);
+  LoadFloats(p.dt_bias + head * kDim + first + at.col, bias);
   if (p.bounded) {
-    SumRows<true>(gate, chunk.length, at, z, bias, g);
+    SumRows<true>(gate, length, at, z, bias, g);
   } else {
-    SumRows<false>(gate, chunk.length, at, z, bias, g);
+    SumRows<false>(gate, length, at, z, bias, g);
   }
   *reinterpret_cast<float4*>(&parked[at.group][at.col]) = make_float4(
       g[kRows - 1][0], g[kRows - 1][1], g[kRows - 1][2], g[kRows - 1][3]);

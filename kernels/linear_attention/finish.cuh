@@ -2,24 +2,26 @@
 #define CADRE_KERNELS_LINEAR_ATTENTION_FINISH_CUH_
 
 // The last part of the backward: gradients of one chunk from the states and
-// their gradients around it. One block of 512 threads for each (chunk, head).
-// Private to kernels/kda; kernels/gdn has head_finish.cuh.
+// their gradients around it. A cluster of two blocks of 256 threads for each
+// (chunk, head), each with half of the channels of K and half of the columns of
+// V. Private to kernels/kda; kernels/gdn has head_finish.cuh.
 //
-//   dq1 = K^-1/2 (dO S^T) exp(G)     dkN = (X dS^T) exp(Gn - G)
 //   dw = -dX S^T     dAqk = tril(K^-1/2 dO X^T)
 //   v' = Inv^T dX    k' = Inv^T dw   dv = beta v'
 //   M = stril(dX v^T + dw (exp(G) k)^T) diag(beta)
 //   dAkk = -stril(Inv^T M Inv^T)
-//   aq_i = sum_{j<=i} dAqk_ij exp(G_i - G_j) k_j     ak_i likewise of dAkk
-//   kt_j = sum_{i>=j} exp(G_i - G_j) (dAqk_ij q_i + dAkk_ij beta_i k_i)
-//   dq = dq1 + aq       dk = dkN + beta exp(G) k' + beta ak + kt
-//   dbeta = <v', v> + <k', exp(G) k> + <ak, k>
-//   dG = q dq - k dkN + beta exp(G) k k' + beta k ak - k kt, and in the last
-//   row exp(Gn) rowsum(S dS) + colsum(k dkN);  dg is its sum from below.
+//   dq_i = exp(G_i) K^-1/2 (dO S^T)_i + sum_{j<=i} dAqk_ij exp(G_i - G_j) k_j
+//   ak_i = exp(G_i) beta_i k'_i
+//          + sum_{j<i} beta_i dAkk_ij exp(G_i - G_j) k_j
+//   kt_j = exp(Gn - G_j) (X dS^T)_j + sum_{i>=j} dAqk_ij exp(G_i - G_j) q_i
+//          + sum_{i>j} beta_i dAkk_ij exp(G_i - G_j) k_i
+//   dk = ak + kt      dG = q dq + k ak - k kt
+//   dbeta = <v', v> + <k, ak> / beta
+// and in the last row of dG exp(Gn) rowsum(S dS) + colsum(k exp(Gn-G) X dS^T);
+// dg is its sum from below.
 // The sums with exp(G_i - G_j) run from sub-block to sub-block, what is summed
-// so far decaying on the way, in tf32: bf16 would be seen in dg.
-//
-// A warp owns a 16x32 piece of every [64,128] result, in accumulators.
+// so far, the states' part first, decaying on the way. The only thing that one
+// block needs from the other is its part of M's sum over channels.
 
 #include "kernels/linear_attention/finish_gate.cuh"
 #include "kernels/linear_attention/finish_load.cuh"
@@ -29,82 +31,131 @@
 
 namespace cadre::linear_attention {
 
-// dG summed, and what comes of it. The chunk is looked up again: registers are
-// too short to keep it.
-__device__ __forceinline__ void EndFinish(const Problem& p,
-                                          const FinishOutput& out,
-                                          FinishSums& sums, FinishSmem& smem) {
-  const int block = BlockIndexAgain();
-  const int head = p.first_head + block % p.num_heads;
-  const int chunk_index = block / p.num_heads;
-  const Chunk chunk = p.chunks[chunk_index];
-  const FinishPlace at(chunk.length);
-  uint32_t z[4][2];
-  LoadGate(p, chunk, head, at, z);
-  SumInsideBlock(smem, at, sums);
+__device__ __forceinline__ FinishRows RowsOfJob(const Problem& p,
+                                                const FinishJob& job,
+                                                int half) {
+  const int64_t origin = p.key_row(job.begin, job.head) + half * kFinishDim;
+  return {.q = p.q + origin,
+          .k = p.k + origin,
+          .pitch = p.key_pitch(),
+          .length = job.length};
+}
+
+// Everything into shared memory and the products with the states; what is left
+// there are operands. The states' tiles are dead from the first sync on.
+__device__ __forceinline__ void StartFinish(const Problem& p,
+                                            const FinishJob& job,
+                                            FinishSmem& smem, FinishSums& sums,
+                                            uint32_t (&d_aqk)[2][4]) {
+  const int half = ClusterRank(), first = half * kFinishDim;
+  const FinishColumns at(threadIdx.x & 31, WarpIndex());
+  uint2 z[4], q[4], k[4];
+  const FinishRows rows = RowsOfJob(p, job, half);
+  LoadFours(p.z + p.row(job.begin, job.head) + first, p.pitch(), job.length, at,
+            z);
+  StartLoads(p, job, half, smem);
+  LoadFours(rows.q, rows.pitch, job.length, at, q);
+  LoadFours(rows.k, rows.pitch, job.length, at, k);
+  LoadBeta(p, job, smem);
+  float g[4][4];
+  SumDecays(p, job.length, job.head, first, at, z, g, smem.parked, smem.border,
+            smem.fall, smem.steep);
+  CopyAsyncWait<0>();
+  FenceAsyncShared();
+  BarrierWait(&smem.loaded, 0);
   __syncthreads();
-  AddLowerBlocks(smem, at, sums);
-  WriteBeta(p, chunk, head, smem, out.dbeta);
-  WriteGate(p, chunk, head, p.tile(chunk_index, head), out, at, z, sums, smem);
+  MultiplyStates(smem, FinishPlace(), sums, d_aqk);
+  __syncthreads();
+  ClusterArrive();
+  SumLastRow(smem);
+  MakeOperands(smem, smem.job.length, at, g, q, k);
+  FenceAsyncShared();
+  __syncthreads();
+}
+
+// Both score matrices' gradients, dv, and ak's start.
+__device__ __forceinline__ void FinishWrites(const Problem& p, uint16_t* dv,
+                                             FinishSmem& smem,
+                                             const uint32_t (&d_aqk)[2][4],
+                                             FinishSums& sums) {
+  const int half = ClusterRank();
+  {
+    const FinishPlace at;
+    float m[4][4], values[4][4];
+    MultiplyWrites(smem, at, half, m, values, sums.ak);
+    ClusterWait();  // the other block's states are dead, too
+    SendWrites(smem, at, half, m);
+    WgmmaWait<0>();
+    Pin(values);
+    Pin(sums.ak);
+    WriteValues(smem, at,
+                dv + p.row(smem.job.begin, smem.job.head) + half * kFinishDim,
+                p.pitch(), smem.job.length, values, sums);
+#pragma unroll
+    for (int half_row = 0; half_row < 2; ++half_row) {
+      const float beta = smem.beta[at.row[half_row]];
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        sums.ak[n][2 * half_row] *= beta;
+        sums.ak[n][2 * half_row + 1] *= beta;
+      }
+    }
+    BarrierWait(&smem.exchanged[0], 0);
+    __syncthreads();  // dx, dw and v are dead
+    StoreWrites(smem, at, m);
+    StoreRows(smem.d_aqk, at, d_aqk);
+  }
+  FenceAsyncShared();
+  __syncthreads();
+  MultiplyInverseRight(smem, FinishPlace());
+  FenceAsyncShared();
+  __syncthreads();
+  MultiplyInverseLeft(smem, FinishPlace());
+  __syncthreads();
+}
+
+// dq, dk and what remains of z's gradient.
+__device__ __forceinline__ void FinishKeys(const Problem& p,
+                                           const FinishOutput& out,
+                                           FinishSmem& smem, FinishSums& sums) {
+  const int half = ClusterRank(), head = smem.job.head;
+  const FinishRows rows = RowsOfJob(p, smem.job, half);
+  const int64_t origin = p.row(smem.job.begin, head) + half * kFinishDim;
+  AddAbove(smem, FinishPlace(), rows, sums);
+  WriteKeys(FinishPlace(), rows, sums.dq, out.dq + origin);
+  uint32_t z[4][2];
+  LoadGate(p.z + origin, rows.pitch, rows.length, FinishPlace(), z);
+  AddBelow(smem, FinishPlace(), rows, sums);
+  WriteKeys(FinishPlace(), rows, sums.ak, out.dk + origin);
+  SumInsideBlock(smem, FinishPlace(), sums);
+  __syncthreads();
+  AddLowerBlocks(smem, FinishPlace(), sums);
+  WriteGate({Exp2(kLog2E * p.a_log[head]), p.bound, p.bounded},
+            p.dt_bias + head * kDim + half * kFinishDim, rows, FinishPlace(), z,
+            out.dz + origin, out.part_dt_bias != nullptr, sums, smem);
+  __syncthreads();
+  WriteSums(p, half, out, smem);
 }
 
 __device__ __forceinline__ void FinishChunk(const Problem& p,
                                             const FinishOutput& out,
                                             FinishSmem& smem) {
-  const int head = p.first_head + blockIdx.x % p.num_heads;
-  const int chunk_index = blockIdx.x / p.num_heads;
-  const Chunk chunk = p.chunks[chunk_index];
-  if (chunk.length == 0) return;
-  const int64_t tile = p.tile(chunk_index, head);
-
-  StartLoads(p, chunk, head, tile, smem);
-  PrepareFinish(p, chunk, head, smem);
-  // Worked out anew for each part: what the compiler derives from it would
-  // otherwise live, and spill, from the first part to the last.
-  const auto place = [&chunk] { return FinishPlace(chunk.length); };
-  FinishSums sums = {};
-  MultiplyStates(smem, place(), sums);
-  SumStates(smem);
-  __syncthreads();
-
-  // s, ds, d_o and x are dead.
-  CopyRows(smem.inv.q, p.q + p.key_row(chunk.begin, head), p.key_pitch(),
-           chunk.length);
-  CopyRows(smem.inv.k, p.k + p.key_row(chunk.begin, head), p.key_pitch(),
-           chunk.length);
-  CopyAsyncCommit();
-  float read[4][4] = {};  // k'
+  FinishSums sums;
   {
-    const FinishPlace at = place();
-    MultiplyValues(smem, at, sums);
-    MultiplyWrites(smem, at);
-    MultiplyInverse(read, smem.inverse, smem.dw, at.block, at.col0, at.lane);
+    const int task = blockIdx.x / 2, chunk_index = task / p.num_heads;
+    const int head = p.first_head + task % p.num_heads;
+    const Chunk chunk = p.chunks[chunk_index];
+    if (chunk.length == 0) return;
+    uint32_t d_aqk[2][4];
+    StartFinish(p,
+                {.begin = chunk.begin,
+                 .length = chunk.length,
+                 .head = head,
+                 .tile = static_cast<int>(p.tile(chunk_index, head))},
+                smem, sums, d_aqk);
+    FinishWrites(p, out.dv, smem, d_aqk, sums);
   }
-  CopyAsyncWait<0>();
-  __syncthreads();
-
-  // dw and ke are dead.
-  {
-    const FinishPlace at = place();
-    MultiplyInverseRight(smem, at);
-    AddKeys(smem, at, read, sums);
-  }
-  WriteValues(p, chunk, head, out.dv, smem);
-  __syncthreads();
-
-  // Dead: all of inv but q and k.
-  MultiplyInverseLeft(smem, place());
-  SumLastRow(smem);
-  MakeOperands(smem);
-  __syncthreads();
-
-  AddAbove(smem, place(), chunk.length, sums);
-  WriteKeys(p, chunk, head, place(), sums.dq, out.dq);
-  AddKeysAbove(smem, place(), chunk.length, sums);
-  AddInside(smem, place(), chunk.length, sums);
-  AddBelow(smem, place(), sums);
-  WriteKeys(p, chunk, head, place(), sums.dk, out.dk);
-  EndFinish(p, out, sums, smem);
+  FinishKeys(p, out, smem, sums);
 }
 
 }  // namespace cadre::linear_attention

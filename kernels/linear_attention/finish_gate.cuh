@@ -4,39 +4,24 @@
 // The end of finish.cuh: gradients out, dG summed to dg, dbeta and the gate's
 // own gradients. Device code; private to kernels/kda.
 
+#include "kernels/linear_attention/finish_scores.cuh"
 #include "kernels/linear_attention/finish_tiles.cuh"
 
 namespace cadre::linear_attention {
 
-// dq or dk.
-__device__ __forceinline__ void WriteKeys(const Problem& p, const Chunk& chunk,
-                                          int head, const FinishPlace& at,
+// dq or dk; `to` is the head's and the half's first row.
+__device__ __forceinline__ void WriteKeys(const FinishPlace& at,
+                                          const FinishRows& rows,
                                           const float (&d)[4][4],
                                           uint16_t* to) {
-  to += p.key_row(chunk.begin, head) + at.col;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    if (!at.live[half]) continue;
+    if (at.row[half] >= rows.length) continue;
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-      *reinterpret_cast<uint32_t*>(to + at.row[half] * p.key_pitch() + 8 * n) =
+      *reinterpret_cast<uint32_t*>(to + at.row[half] * rows.pitch + at.col +
+                                   8 * n) =
           Pack(d[n][2 * half], d[n][2 * half + 1]);
-    }
-  }
-}
-
-// The thread's z, early enough to be there at the end.
-__device__ __forceinline__ void LoadGate(const Problem& p, const Chunk& chunk,
-                                         int head, const FinishPlace& at,
-                                         uint32_t (&z)[4][2]) {
-  const uint16_t* from = p.z + p.row(chunk.begin, head) + at.col;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = min(at.row[half], chunk.length - 1);
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      z[n][half] =
-          *reinterpret_cast<const uint32_t*>(from + row * p.pitch() + 8 * n);
     }
   }
 }
@@ -69,8 +54,7 @@ __device__ __forceinline__ void SumInsideBlock(FinishSmem& smem,
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float b = smem.beta[at.row[half]];
-    const float sum = QuadSum(
-        (1.0f - b) * (b * sums.row_sum[half] + sums.row_sum_scaled[half]));
+    const float sum = QuadSum(sums.values[half] + (1.0f - b) * sums.keys[half]);
     if (at.quad == 0) smem.row_part[at.part][at.row[half]] = sum;
   }
 }
@@ -80,6 +64,12 @@ __device__ __forceinline__ void AddLowerBlocks(const FinishSmem& smem,
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
     float2 add = ColumnPair(smem.partial[0], at, n);
+#pragma unroll
+    for (int b = 0; b < 4; ++b) {
+      const float2 kept = ColumnPair(smem.kept[b], at, n);
+      add.x += kept.x;
+      add.y += kept.y;
+    }
     for (int b = 3; b > at.block; --b) {
       const float2 more = ColumnPair(smem.partial[1 + b], at, n);
       add.x += more.x;
@@ -92,38 +82,38 @@ __device__ __forceinline__ void AddLowerBlocks(const FinishSmem& smem,
   }
 }
 
-__device__ __forceinline__ void WriteBeta(const Problem& p, const Chunk& chunk,
-                                          int head, const FinishSmem& smem,
-                                          float* dbeta) {
-  const int tid = threadIdx.x;
-  if (tid >= chunk.length) return;
-  dbeta[static_cast<int64_t>(chunk.begin + tid) * p.heads + head] =
-      smem.row_part[0][tid] + smem.row_part[1][tid] + smem.row_part[2][tid] +
-      smem.row_part[3][tid];
+// The thread's z, early enough to be there at the end.
+__device__ __forceinline__ void LoadGate(const uint16_t* from, int pitch,
+                                         int length, const FinishPlace& at,
+                                         uint32_t (&z)[4][2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+      z[n][half] = LoadPair(from, pitch, length, at, n, half);
+  }
 }
 
-// dz, and the tile's shares of the gradients of a_log and dt_bias. d_aqk is
-// scratch.
+// dz, and if `parameters` the warps' shares of the gradients of a_log and
+// dt_bias. `dz` is the half's first row, `dt_bias` its first channel.
 __device__ __forceinline__ void WriteGate(
-    const Problem& p, const Chunk& chunk, int head, int64_t tile,
-    const FinishOutput& out, const FinishPlace& at, const uint32_t (&z)[4][2],
-    const FinishSums& sums, FinishSmem& smem) {
-  const GateMath gate{Exp2(kLog2E * p.a_log[head]), p.bound, p.bounded};
-  const bool parameters = out.part_dt_bias != nullptr;
+    const GateMath& gate, const float* dt_bias, const FinishRows& rows,
+    const FinishPlace& at, const uint32_t (&z)[4][2], uint16_t* dz,
+    bool parameters, const FinishSums& sums, FinishSmem& smem) {
+  uint16_t* to = dz + at.col;
   float d_rate = 0;  // of a_log
-  uint16_t* to = out.dz + p.row(chunk.begin, head) + at.col;
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
-    const float2 bias = ColumnPair(p.dt_bias + head * kDim, at, n);
+    const float2 bias = ColumnPair(dt_bias, at, n);
     float d_bias[2] = {0, 0};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if (!at.live[half]) continue;
+      if (at.row[half] >= rows.length) continue;
       const float x0 = Low(z[n][half]) + bias.x;
       const float x1 = High(z[n][half]) + bias.y;
       const float d0 = sums.dg[n][2 * half] * gate.Slope(x0);
       const float d1 = sums.dg[n][2 * half + 1] * gate.Slope(x1);
-      *reinterpret_cast<uint32_t*>(to + at.row[half] * p.pitch() + 8 * n) =
+      *reinterpret_cast<uint32_t*>(to + at.row[half] * rows.pitch + 8 * n) =
           Pack(d0, d1);
       if (parameters) {
         d_bias[0] += d0;
@@ -136,25 +126,47 @@ __device__ __forceinline__ void WriteGate(
       d_bias[0] = GroupSum(d_bias[0]);
       d_bias[1] = GroupSum(d_bias[1]);
       if (at.group == 0) {
-        smem.d_aqk[at.block * kDim + at.col + 8 * n] = d_bias[0];
-        smem.d_aqk[at.block * kDim + at.col + 8 * n + 1] = d_bias[1];
+        *reinterpret_cast<float2*>(&smem.d_bias[at.block][at.col + 8 * n]) =
+            make_float2(d_bias[0], d_bias[1]);
       }
     }
   }
   if (!parameters) return;
   for (int mask = 16; mask > 0; mask /= 2) d_rate += ShuffleXor(d_rate, mask);
-  if (at.lane == 0) smem.d_aqk[4 * kDim + at.warp] = d_rate;
-  __syncthreads();
-  const int tid = threadIdx.x;
-  if (tid < kDim) {
-    out.part_dt_bias[tile * kDim + tid] =
-        smem.d_aqk[tid] + smem.d_aqk[kDim + tid] + smem.d_aqk[2 * kDim + tid] +
-        smem.d_aqk[3 * kDim + tid];
+  if (at.lane == 0) smem.rate[at.part * 4 + at.block] = d_rate;
+}
+
+// What both blocks of the cluster have a share of: dbeta, and the tile's share
+// of the gradient of a_log; and that of dt_bias.
+__device__ __forceinline__ void WriteSums(const Problem& p, int half,
+                                          const FinishOutput& out,
+                                          FinishSmem& smem) {
+  const int tid = ThreadIndexAgain();
+  if (tid > kChunk) return;
+  const bool parameters = out.part_dt_bias != nullptr;
+  const int64_t tile = smem.job.tile;
+  float sum = 0;
+  if (tid < kChunk) {
+    sum = smem.row_part[0][tid] + smem.row_part[1][tid];
+    if (parameters) {
+      out.part_dt_bias[tile * kDim + half * kFinishDim + tid] =
+          smem.d_bias[0][tid] + smem.d_bias[1][tid] + smem.d_bias[2][tid] +
+          smem.d_bias[3][tid];
+    }
+  } else if (parameters) {
+    for (int i = 0; i < kFinishThreads / 32; ++i) sum += smem.rate[i];
   }
-  if (tid == 0) {
-    float sum = 0;
-    for (int i = 0; i < kFinishThreads / 32; ++i)
-      sum += smem.d_aqk[4 * kDim + i];
+  float* other = tid < kChunk ? &smem.other_beta[tid] : &smem.other_rate;
+  if (half == 1) {
+    StorePeer(PeerAddress(other, 0), sum, PeerAddress(&smem.exchanged[1], 0));
+    return;
+  }
+  BarrierWait(&smem.exchanged[1], 0);
+  sum += *other;
+  if (tid < smem.job.length) {
+    out.dbeta[static_cast<int64_t>(smem.job.begin + tid) * p.heads +
+              smem.job.head] = sum;
+  } else if (tid == kChunk && parameters) {
     out.part_a_log[tile] = sum;
   }
 }

@@ -8,111 +8,103 @@
 
 namespace cadre::linear_attention {
 
-// Rows of a [T,heads,128] tensor into a wide tile, zeros behind the end.
-__device__ __forceinline__ void CopyRows(uint16_t* tile, const uint16_t* from,
-                                         int pitch, int length) {
-#pragma unroll
-  for (int i = 0; i < kTile / 8 / kFinishThreads; ++i) {
-    const int row = i * (kFinishThreads / 16) + (threadIdx.x >> 4);
-    const int col = (threadIdx.x & 15) * 8;
-    const bool valid = row < length;
-    CopyAsync16(tile + Wide(row, col), from + (valid ? row : 0) * pitch + col,
-                valid);
-  }
-}
-
-// Tiles of the states and of the scan on their way, dO and v too.
-__device__ __forceinline__ void StartLoads(const Problem& p, const Chunk& chunk,
-                                           int head, int64_t tile,
+// Columns `half` of the states, the tiles of the scan and the inverse on their
+// way, dO and columns `half` of v too.
+__device__ __forceinline__ void StartLoads(const Problem& p,
+                                           const FinishJob& job, int half,
                                            FinishSmem& smem) {
   if (threadIdx.x == 0) {
     BarrierInit(&smem.loaded, 1);
+    BarrierInit(&smem.exchanged[0], 1);
+    BarrierInit(&smem.exchanged[1], 1);
     BarrierInitFence();
-    constexpr uint32_t kBytes = 2 * (2 * kState + 2 * kTile + kSquare);
+    BarrierExpect(&smem.exchanged[0], sizeof(smem.received));
+    BarrierExpect(&smem.exchanged[1],
+                  sizeof(smem.other_beta) + sizeof(smem.other_rate));
+    constexpr int kHalfState = kDim * kFinishDim;
+    constexpr uint32_t kBytes = 2 * (2 * kHalfState + 2 * kTile + kSquare);
+    const int64_t tile = job.tile;
+    const int64_t state = tile * kState + half * kHalfState;
     BarrierExpect(&smem.loaded, kBytes);
-    BulkCopy(smem.in.s, p.s + tile * kState, kState * 2, &smem.loaded);
-    BulkCopy(smem.in.ds, p.ds + tile * kState, kState * 2, &smem.loaded);
-    BulkCopy(smem.in.x, p.u + tile * kTile, kTile * 2, &smem.loaded);
-    BulkCopy(smem.in.dx, p.dx + tile * kTile, kTile * 2, &smem.loaded);
+    BulkCopy(smem.s, p.s + state, kHalfState * 2, &smem.loaded);
+    BulkCopy(smem.dx, p.dx + tile * kTile, kTile * 2, &smem.loaded);
+    BulkCopy(smem.ds, p.ds + state, kHalfState * 2, &smem.loaded);
+    BulkCopy(smem.x, p.u + tile * kTile, kTile * 2, &smem.loaded);
     BulkCopy(smem.inverse, p.inverse + tile * kSquare, kSquare * 2,
              &smem.loaded);
+    smem.job = job;
   }
-  CopyRows(smem.in.d_o, p.d_o + p.row(chunk.begin, head), p.pitch(),
-           chunk.length);
-  CopyRows(smem.in.v, p.v + p.row(chunk.begin, head), p.pitch(), chunk.length);
+  CopyWide<kFinishThreads>(smem.d_o, p.d_o + p.row(job.begin, job.head),
+                           p.pitch(), job.length);
+  const uint16_t* v = p.v + p.row(job.begin, job.head) + half * kFinishDim;
+#pragma unroll
+  for (int i = 0; i < kSquare / 8 / kFinishThreads; ++i) {
+    const int row = i * (kFinishThreads / 8) + (threadIdx.x >> 3);
+    const int col = (threadIdx.x & 7) * 8;
+    const bool valid = row < job.length;
+    CopyAsync16(smem.v + Square(row, col),
+                v + (valid ? row : 0) * p.pitch() + col, valid);
+  }
   CopyAsyncCommit();
 }
 
-// beta, G and exp(G) k; when this returns, everything has arrived.
-__device__ __forceinline__ void PrepareFinish(const Problem& p,
-                                              const Chunk& chunk, int head,
-                                              FinishSmem& smem) {
+__device__ __forceinline__ void LoadBeta(const Problem& p, const FinishJob& job,
+                                         FinishSmem& smem) {
   const int tid = threadIdx.x;
-  if (tid < kChunk) {
-    float b = 0;
-    if (tid < chunk.length) {
-      const float logit =
-          p.beta[static_cast<int64_t>(chunk.begin + tid) * p.heads + head];
-      b = Reciprocal(1.0f + Exp2(-kLog2E * logit));
-    }
-    smem.beta[tid] = b;
+  if (tid >= kChunk) return;
+  float b = 0;
+  if (tid < job.length) {
+    const float logit =
+        p.beta[static_cast<int64_t>(job.begin + tid) * p.heads + job.head];
+    b = Reciprocal(1.0f + Exp2(-kLog2E * logit));
   }
-  const Columns<4> at(tid & 31, WarpIndex());
-  const uint16_t* from_k = p.k + p.key_row(chunk.begin, head);
-  uint2 keys[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-    keys[i] = LoadFour(from_k, p.key_pitch(), chunk.length, at, i);
-  float g[4][4];
-  SumDecays<4>(p, chunk, head, at, g,
-               reinterpret_cast<float(*)[kDim]>(smem.d_aqk), smem.border,
-               smem.fall, smem.steep);
-  float here[4];
-  LoadFloats(&smem.border[at.sub][at.col], here);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    *reinterpret_cast<float4*>(&smem.g[Deep(at.row(i), at.col)]) =
-        make_float4(g[i][0], g[i][1], g[i][2], g[i][3]);
-    float k[4];
-    Unpack(keys[i], k);
-    *reinterpret_cast<uint2*>(&smem.ke[Wide(at.row(i), at.col)]) = PackFour(
-        k[0] * Exp2(g[i][0] + here[0]), k[1] * Exp2(g[i][1] + here[1]),
-        k[2] * Exp2(g[i][2] + here[2]), k[3] * Exp2(g[i][3] + here[3]));
-  }
-  CopyAsyncWait<0>();
-  BarrierWait(&smem.loaded, 0);
-  __syncthreads();
+  smem.beta[tid] = b;
 }
 
-// Operands of the sums inside the chunk, from q and k in shared memory.
-__device__ __forceinline__ void MakeOperands(FinishSmem& smem) {
-  const Columns<4> at(threadIdx.x & 31, WarpIndex());
-  float fall[4], next[4];
-  LoadFloats(&smem.border[at.sub][at.col], fall);
-  LoadFloats(&smem.border[at.sub + 1][at.col], next);
+using FinishColumns = Columns<4, kFinishDim>;
+
+// Operands of the sums inside the chunk, and G. Over the states.
+__device__ __forceinline__ void MakeOperands(FinishSmem& smem, int length,
+                                             const FinishColumns& at,
+                                             const float (&g)[4][4],
+                                             const uint2 (&queries)[4],
+                                             const uint2 (&keys)[4]) {
+  float before[4], total[4], rise[4];
+  LoadFloats(&smem.border[at.sub][at.col], before);
+  LoadFloats(&smem.border[at.sub + 1][at.col], total);
+  const bool steep = smem.steep[at.sub] != 0;
 #pragma unroll
-  for (int c = 0; c < 4; ++c) fall[c] = next[c] - fall[c];
+  for (int c = 0; c < 4; ++c) {
+    total[c] -= before[c];
+    before[c] = Exp2(before[c]);
+    rise[c] = steep ? 0.0f : Exp2(-total[c]);
+  }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    float q[4], k[4], g[4], kn[4];
-    const int from = Wide(at.row(i), at.col), to = Deep(at.row(i), at.col);
-    Unpack(*reinterpret_cast<const uint2*>(smem.deep.q + from), q);
-    Unpack(*reinterpret_cast<const uint2*>(smem.deep.k + from), k);
-    LoadFloats(&smem.g[to], g);
+    float q[4], k[4], kn[4];
+    const bool live = at.row(i) < length;
+    Unpack(live ? queries[i] : make_uint2(0, 0), q);
+    Unpack(live ? keys[i] : make_uint2(0, 0), k);
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
-      kn[c] = k[c] * Exp2(fall[c] - g[c]);
-      const float since = Exp2(g[c]);
+      kn[c] = k[c] * Exp2(total[c] - g[i][c]);
+      const float since = Exp2(g[i][c]);
       q[c] *= since;
       k[c] *= since;
     }
-    const auto put = [to](float* tile, const float(&x)[4]) {
-      *reinterpret_cast<float4*>(tile + to) =
-          make_float4(Tf32(x[0]), Tf32(x[1]), Tf32(x[2]), Tf32(x[3]));
+    const int to = Square(at.row(i), at.col);
+    const auto put = [to](uint16_t* tile, float a, float b, float c, float d) {
+      *reinterpret_cast<uint2*>(tile + to) = PackFour(a, b, c, d);
     };
-    put(smem.deep.kn, kn);
-    put(smem.deep.qp, q);
-    put(smem.deep.kp, k);
+    put(smem.qp, q[0], q[1], q[2], q[3]);
+    put(smem.kp, k[0], k[1], k[2], k[3]);
+    put(smem.kn, kn[0], kn[1], kn[2], kn[3]);
+    put(smem.kd, kn[0] * rise[0], kn[1] * rise[1], kn[2] * rise[2],
+        kn[3] * rise[3]);
+    put(smem.ke, k[0] * before[0], k[1] * before[1], k[2] * before[2],
+        k[3] * before[3]);
+    *reinterpret_cast<float4*>(&smem.g[Deep(at.row(i), at.col)]) =
+        make_float4(g[i][0], g[i][1], g[i][2], g[i][3]);
   }
 }
 

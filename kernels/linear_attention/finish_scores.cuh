@@ -3,56 +3,118 @@
 
 // The parts of finish.cuh that carry the score matrices' gradients to q, k and
 // G. Device code; private to kernels/kda.
+//
+// dG takes what rows give to each other once with each sign, and summed over
+// rows both must cancel: so either side is a product of the same rounded
+// operands.
 
 #include "kernels/linear_attention/finish_tiles.cuh"
 
 namespace cadre::linear_attention {
 
-// A steep sub-block's own share, in f32.
+// q and k of the head's half, and how they are read again.
+struct FinishRows {
+  const uint16_t* q;
+  const uint16_t* k;
+  int pitch, length;
+};
+
+__device__ __forceinline__ void ScaleColumns(float (&d)[4][4], int n,
+                                             float2 factor) {
+  d[n][0] *= factor.x;
+  d[n][1] *= factor.y;
+  d[n][2] *= factor.x;
+  d[n][3] *= factor.y;
+}
+
+// Rows 16 block on of the thread's columns, as B operand [16,16].
+__device__ __forceinline__ void LoadColumns(uint32_t (&b)[4],
+                                            const uint16_t* tile, int block,
+                                            int n, const FinishPlace& at) {
+  const int from =
+      Square(RowsFirstRow(at.lane), at.col0 + RowsFirstCol(at.lane));
+  LoadMatrix4Trans(b, tile + (from ^ (16 * n)) + block * (kSub * 64));
+}
+
+// to[16,32] += a[16,16] times 16 rows of a tile.
+__device__ __forceinline__ void AddProduct(float (&to)[4][4],
+                                           const uint32_t (&a)[4],
+                                           const uint16_t* tile, int block,
+                                           const FinishPlace& at) {
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+    uint32_t b[4];
+    LoadColumns(b, tile, block, n, at);
+    MmaBf16(to[2 * n], a, b[0], b[1]);
+    MmaBf16(to[2 * n + 1], a, b[2], b[3]);
+  }
+}
+
+// A steep sub-block's own share of dq or ak, in f32, and what it gives to dG.
 __device__ inline void AddSteepAbove(const FinishSmem& smem,
-                                     const FinishPlace& at, int length,
-                                     const float* scores, float (&to)[4][4]) {
+                                     const FinishPlace& at,
+                                     const FinishRows& rows,
+                                     const uint16_t* scores,
+                                     const uint16_t* mine, float (&to)[4][4],
+                                     float (&dg)[4][4], float (&sum)[2]) {
+  float own[4][4] = {};
 #pragma unroll 1
-  for (int j = at.row0; j < min(at.row0 + kSub, length); ++j) {
+  for (int j = at.row0; j < min(at.row0 + kSub, rows.length); ++j) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const bool above = j < at.row[half];
-      const float score = above ? scores[at.row[half] * kScorePitch + j] : 0.0f;
+      const bool above = j <= at.row[half];
+      const float score = above ? Low(scores[Square(at.row[half], j)]) : 0.0f;
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         const int col = at.col + 8 * n;
         const uint32_t k =
-            *reinterpret_cast<const uint32_t*>(smem.deep.k + Wide(j, col));
+            *reinterpret_cast<const uint32_t*>(rows.k + j * rows.pitch + col);
         const float2 gi = DeepPair(smem.g, at, n, half);
         const float2 gj =
             *reinterpret_cast<const float2*>(&smem.g[Deep(j, col)]);
-        to[n][2 * half] += score * (above ? Exp2(gi.x - gj.x) * Low(k) : 0.0f);
-        to[n][2 * half + 1] +=
+        own[n][2 * half] += score * (above ? Exp2(gi.x - gj.x) * Low(k) : 0.0f);
+        own[n][2 * half + 1] +=
             score * (above ? Exp2(gi.y - gj.y) * High(k) : 0.0f);
       }
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      uint32_t x = LoadPair(mine, rows.pitch, rows.length, at, n, half);
+      if (at.row[half] >= rows.length) x = 0;
+      const float low = Low(x) * own[n][2 * half];
+      const float high = High(x) * own[n][2 * half + 1];
+      dg[n][2 * half] += low;
+      dg[n][2 * half + 1] += high;
+      sum[half] += low + high;
+      to[n][2 * half] += own[n][2 * half];
+      to[n][2 * half + 1] += own[n][2 * half + 1];
     }
   }
 }
 
 // And of kt.
 __device__ inline void AddSteepBelow(const FinishSmem& smem,
-                                     const FinishPlace& at, int length,
-                                     float (&below)[4][4]) {
+                                     const FinishPlace& at,
+                                     const FinishRows& rows, float (&dk)[4][4],
+                                     float (&dg)[4][4]) {
+  float below[4][4] = {};
 #pragma unroll 1
-  for (int j = at.row0; j < min(at.row0 + kSub, length); ++j) {
+  for (int j = at.row0; j < min(at.row0 + kSub, rows.length); ++j) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int from = j * kScorePitch + at.row[half];
-      const bool under = j > at.row[half];
-      const float of_q = under ? smem.d_aqk[from] : 0.0f;
-      const float of_k = under ? smem.d_akk[from] : 0.0f;
+      const int from = Square(j, at.row[half]);
+      const bool under = j >= at.row[half];
+      const float of_q = under ? Low(smem.d_aqk[from]) : 0.0f;
+      const float of_k = under ? Low(smem.d_akk[from]) : 0.0f;
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         const int col = at.col + 8 * n;
-        const uint32_t q =
-            *reinterpret_cast<const uint32_t*>(smem.deep.q + Wide(j, col));
-        const uint32_t k =
-            *reinterpret_cast<const uint32_t*>(smem.deep.k + Wide(j, col));
+        const int offset = j * rows.pitch + col;
+        const uint32_t q = *reinterpret_cast<const uint32_t*>(rows.q + offset);
+        const uint32_t k = *reinterpret_cast<const uint32_t*>(rows.k + offset);
         const float2 gi = DeepPair(smem.g, at, n, half);
         const float2 gj =
             *reinterpret_cast<const float2*>(&smem.g[Deep(j, col)]);
@@ -63,224 +125,155 @@ __device__ inline void AddSteepBelow(const FinishSmem& smem,
       }
     }
   }
-}
-
-// Sums over the rows above of one score matrix's gradient, `to` [16,32]; what
-// they give to dG is added there. `rows` is what the matrix multiplies, and
-// `risen` that times exp(G - border before), rounded.
-//
-// dG takes what rows give to each other once with each sign, and summed over
-// rows both must cancel: so its products are of the same rounded operands as
-// in the sums below.
-template <bool kDiagonal>
-__device__ __forceinline__ void SumAbove(const FinishSmem& smem,
-                                         const FinishPlace& at, int length,
-                                         bool steep, const float* scores,
-                                         const uint16_t* rows,
-                                         const float* risen, float (&to)[4][4],
-                                         float (&dg)[4][4]) {
-  int column[4];
-#pragma unroll
-  for (int n = 0; n < 4; ++n) column[n] = DeepColumn(at.col0 + 8 * n, at.lane);
-#pragma unroll 1
-  for (int c = 0; c < at.block; ++c) {
-    if (c > 0) ScaleColumns(to, smem.fall[c], at.col0, at.quad);
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      const int row = 16 * c + 8 * k;
-      uint32_t a[4], b[2];
-      LoadScores(a, scores, at.row0, row, false, at.lane);
-#pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        LoadDeep(b, smem.deep.kn, row, column[n]);
-        MmaTf32(to[n], a, b[0], b[1]);
-      }
-    }
-  }
-  if (!steep) {
-    // Its own block: k exp(border before - G) is kn risen by the block's fall.
-    float rise[4];
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      const int col = at.col0 + 8 * n + at.group;
-      rise[n] =
-          Exp2(smem.border[at.block][col] - smem.border[at.block + 1][col]);
-    }
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      const int row = at.row0 + 8 * k;
-      uint32_t a[4], b[2];
-      LoadScores(a, scores, at.row0, row, kDiagonal, at.lane);
-#pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        LoadDeep(b, smem.deep.kn, row, column[n]);
-        MmaTf32(to[n], a, ToTf32(__uint_as_float(b[0]) * rise[n]),
-                ToTf32(__uint_as_float(b[1]) * rise[n]));
-      }
-    }
-  }
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float2 gs = DeepPair(smem.g, at, n, half);
-      const float2 row = DeepPair(risen, at, n, half);
-      dg[n][2 * half] += row.x * to[n][2 * half];
-      dg[n][2 * half + 1] += row.y * to[n][2 * half + 1];
-      to[n][2 * half] *= Exp2(gs.x);
-      to[n][2 * half + 1] *= Exp2(gs.y);
-    }
-  }
-  if (!steep) return;
-  float own[4][4] = {};
-  AddSteepAbove(smem, at, length, scores, own);
-#pragma unroll
-  for (int n = 0; n < 4; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t pair = WidePair(rows, at, n, i >> 1);
-      dg[n][i] += (i & 1 ? High(pair) : Low(pair)) * own[n][i];
-      to[n][i] += own[n][i];
+      uint32_t k = LoadPair(rows.k, rows.pitch, rows.length, at, n, half);
+      if (at.row[half] >= rows.length) k = 0;
+      dg[n][2 * half] -= Low(k) * below[n][2 * half];
+      dg[n][2 * half + 1] -= High(k) * below[n][2 * half + 1];
+      dk[n][2 * half] += below[n][2 * half];
+      dk[n][2 * half + 1] += below[n][2 * half + 1];
     }
   }
 }
 
-// What rows above give to q and k.
+// What the state before the chunk and rows above give to q and k: dq and ak,
+// and what they give to dG and dbeta.
 __device__ __forceinline__ void AddAbove(const FinishSmem& smem,
-                                         const FinishPlace& at, int length,
-                                         FinishSums& sums) {
-  const bool steep = smem.steep[at.block] != 0;
-  const float diagonal[2] = {smem.d_aqk[at.row[0] * (kScorePitch + 1)],
-                             smem.d_aqk[at.row[1] * (kScorePitch + 1)]};
-  {
-    float aq[4][4] = {};
-    SumAbove<true>(smem, at, length, steep, smem.d_aqk, smem.deep.q,
-                   smem.deep.qp, aq, sums.dg);
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const uint32_t qs = WidePair(smem.deep.q, at, n, i >> 1);
-        const uint32_t ks = WidePair(smem.deep.k, at, n, i >> 1);
-        const float q = i & 1 ? High(qs) : Low(qs);
-        const float k = i & 1 ? High(ks) : Low(ks);
-        sums.dg[n][i] += q * sums.dq[n][i];
-        sums.dq[n][i] += aq[n][i] + diagonal[i >> 1] * k;
-        sums.dk[n][i] += diagonal[i >> 1] * q;
-      }
-    }
-  }
-}
-__device__ __forceinline__ void AddKeysAbove(const FinishSmem& smem,
-                                             const FinishPlace& at, int length,
-                                             FinishSums& sums) {
-  const bool steep = smem.steep[at.block] != 0;
-  float ak[4][4] = {};
-  SumAbove<false>(smem, at, length, steep, smem.d_akk, smem.deep.k,
-                  smem.deep.kp, ak, sums.dg);
-#pragma unroll
-  for (int n = 0; n < 4; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t ks = WidePair(smem.deep.k, at, n, i >> 1);
-      sums.row_sum_scaled[i >> 1] += (i & 1 ? High(ks) : Low(ks)) * ak[n][i];
-      sums.dk[n][i] += ak[n][i];
-    }
-  }
-}
-
-// to[16,32] += what rows `row` to `row` + 15 give to rows row0 on.
-__device__ __forceinline__ void AddRowsBelow(const FinishSmem& smem,
-                                             const FinishPlace& at,
-                                             const int (&column)[4], int row,
-                                             bool own, float (&to)[4][4]) {
-#pragma unroll
-  for (int k = 0; k < 2; ++k) {
-    uint32_t a[4], a2[4], b[2], b2[2];
-    LoadScoresTrans(a, smem.d_aqk, at.row0, row + 8 * k, own, at.lane);
-    LoadScoresTrans(a2, smem.d_akk, at.row0, row + 8 * k, false, at.lane);
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      LoadDeep(b, smem.deep.qp, row + 8 * k, column[n]);
-      LoadDeep(b2, smem.deep.kp, row + 8 * k, column[n]);
-      MmaTf32(to[n], a, b[0], b[1]);
-      MmaTf32(to[n], a2, b2[0], b2[1]);
-    }
-  }
-}
-
-// What rows get from the rows of their own block below them.
-__device__ __forceinline__ void AddInside(const FinishSmem& smem,
-                                          const FinishPlace& at, int length,
-                                          FinishSums& sums) {
-  const bool steep = smem.steep[at.block] != 0;
-  float inside[4][4] = {};
-  if (steep) {
-    AddSteepBelow(smem, at, length, inside);
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const uint32_t ks = WidePair(smem.deep.k, at, n, i >> 1);
-        sums.dg[n][i] -= (i & 1 ? High(ks) : Low(ks)) * inside[n][i];
-        sums.dk[n][i] += inside[n][i];
-      }
-    }
-    return;
-  }
-  int column[4];
-#pragma unroll
-  for (int n = 0; n < 4; ++n) column[n] = DeepColumn(at.col0 + 8 * n, at.lane);
-  AddRowsBelow(smem, at, column, at.row0, true, inside);
-#pragma unroll
-  for (int n = 0; n < 4; ++n) {
-    const float2 here = ColumnPair(smem.border[at.block], at, n);
-    const float2 next = ColumnPair(smem.border[at.block + 1], at, n);
-    const float rise[2] = {Exp2(here.x - next.x), Exp2(here.y - next.y)};
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float2 gs = DeepPair(smem.g, at, n, half);
-      const float2 kn = DeepPair(smem.deep.kn, at, n, half);
-      float& x = inside[n][2 * half];
-      float& y = inside[n][2 * half + 1];
-      // As SumAbove has them.
-      sums.dg[n][2 * half] -= Tf32(kn.x * rise[0]) * x;
-      sums.dg[n][2 * half + 1] -= Tf32(kn.y * rise[1]) * y;
-      sums.dk[n][2 * half] += x * Exp2(-gs.x);
-      sums.dk[n][2 * half + 1] += y * Exp2(-gs.y);
-    }
-  }
-}
-
-// And from the blocks below.
-__device__ __forceinline__ void AddBelow(const FinishSmem& smem,
                                          const FinishPlace& at,
+                                         const FinishRows& rows,
                                          FinishSums& sums) {
-  if (at.block == 3) return;
-  float below[4][4] = {};
-  int column[4];
+#pragma unroll 1
+  for (int c = 0; c <= at.block; ++c) {
+    const bool own = c == at.block;
+    const uint16_t* keys = own ? smem.kd : smem.kn;
+    if (!own) {
 #pragma unroll
-  for (int n = 0; n < 4; ++n) column[n] = DeepColumn(at.col0 + 8 * n, at.lane);
-  for (int c = 3; c > at.block; --c) {
-    if (c < 3) ScaleColumns(below, smem.fall[c], at.col0, at.quad);
-    AddRowsBelow(smem, at, column, kSub * c, false, below);
-  }
+      for (int n = 0; n < 4; ++n) {
+        const float2 fall = ColumnPair(smem.fall[c], at, n);
+        ScaleColumns(sums.dq, n, fall);
+        ScaleColumns(sums.ak, n, fall);
+      }
+    }
+    const int from =
+        Square(at.row0 + RowsFirstRow(at.lane), RowsFirstCol(at.lane)) ^
+        (c * kSub);
+    uint32_t of_q[4], of_k[4];
+    LoadMatrix4(of_q, smem.d_aqk + from);
+    LoadMatrix4(of_k, smem.d_akk + from);
 #pragma unroll
-  for (int n = 0; n < 4; ++n) {
-    const float2 here = ColumnPair(smem.border[at.block], at, n);
-    const float2 next = ColumnPair(smem.border[at.block + 1], at, n);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float2 gs = DeepPair(smem.g, at, n, half);
-      const float2 kn = DeepPair(smem.deep.kn, at, n, half);
-      float& x = below[n][2 * half];
-      float& y = below[n][2 * half + 1];
-      sums.dg[n][2 * half] -= kn.x * x;
-      sums.dg[n][2 * half + 1] -= kn.y * y;
-      sums.dk[n][2 * half] += x * Exp2(next.x - here.x - gs.x);
-      sums.dk[n][2 * half + 1] += y * Exp2(next.y - here.y - gs.y);
+    for (int n = 0; n < 2; ++n) {
+      uint32_t b[4];
+      LoadColumns(b, keys, c, n, at);
+      MmaBf16(sums.dq[2 * n], of_q, b[0], b[1]);
+      MmaBf16(sums.dq[2 * n + 1], of_q, b[2], b[3]);
+      MmaBf16(sums.ak[2 * n], of_k, b[0], b[1]);
+      MmaBf16(sums.ak[2 * n + 1], of_k, b[2], b[3]);
     }
   }
+  sums.keys[0] = sums.keys[1] = 0;
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t qp = SquarePair(smem.qp, at, n, half);
+      const uint32_t kp = SquarePair(smem.kp, at, n, half);
+      const float2 g = DeepPair(smem.g, at, n, half);
+      float& q0 = sums.dq[n][2 * half];
+      float& q1 = sums.dq[n][2 * half + 1];
+      float& k0 = sums.ak[n][2 * half];
+      float& k1 = sums.ak[n][2 * half + 1];
+      const float low = Low(kp) * k0, high = High(kp) * k1;
+      sums.keys[half] += low + high;
+      sums.dg[n][2 * half] = low + Low(qp) * q0;
+      sums.dg[n][2 * half + 1] = high + High(qp) * q1;
+      const float since[2] = {Exp2(g.x), Exp2(g.y)};
+      q0 *= since[0];
+      q1 *= since[1];
+      k0 *= since[0];
+      k1 *= since[1];
+    }
+  }
+  if (!smem.steep[at.block]) return;
+  float unused[2] = {0, 0};
+  AddSteepAbove(smem, at, rows, smem.d_aqk, rows.q, sums.dq, sums.dg, unused);
+  AddSteepAbove(smem, at, rows, smem.d_akk, rows.k, sums.ak, sums.dg,
+                sums.keys);
+}
+
+// to[16,32] += what the rows of a block give to the thread's rows.
+__device__ __forceinline__ void AddRowsBelow(const FinishSmem& smem,
+                                             const FinishPlace& at, int block,
+                                             float (&to)[4][4]) {
+  const int from =
+      Square(ColsFirstRow(at.lane), at.row0 + ColsFirstCol(at.lane)) +
+      block * (kSub * 64);
+  uint32_t a[4];
+  LoadMatrix4Trans(a, smem.d_aqk + from);
+  AddProduct(to, a, smem.qp, block, at);
+  LoadMatrix4Trans(a, smem.d_akk + from);
+  AddProduct(to, a, smem.kp, block, at);
+}
+
+// What rows below and the state behind the chunk give to k: the rest of dk.
+__device__ __forceinline__ void AddBelow(FinishSmem& smem,
+                                         const FinishPlace& at,
+                                         const FinishRows& rows,
+                                         FinishSums& sums) {
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+    float sum[2] = {0, 0};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t kn = SquarePair(smem.kn, at, n, half);
+      sum[0] += Low(kn) * sums.below[n][2 * half];
+      sum[1] += High(kn) * sums.below[n][2 * half + 1];
+    }
+    sum[0] = GroupSum(sum[0]);
+    sum[1] = GroupSum(sum[1]);
+    if (at.group == 0) {
+      const float2 next = ColumnPair(smem.border[at.block + 1], at, n);
+      const float2 end = ColumnPair(smem.border[4], at, n);
+      *reinterpret_cast<float2*>(&smem.kept[at.block][at.col + 8 * n]) =
+          make_float2(sum[0] * Exp2(end.x - next.x),
+                      sum[1] * Exp2(end.y - next.y));
+    }
+  }
+#pragma unroll 1
+  for (int c = 3; c > at.block; --c) {
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+      ScaleColumns(sums.below, n, ColumnPair(smem.fall[c], at, n));
+    AddRowsBelow(smem, at, c, sums.below);
+  }
+  float inside[4][4] = {};
+  AddRowsBelow(smem, at, at.block, inside);
+  const bool steep = smem.steep[at.block] != 0;
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+    float2 total = ColumnPair(smem.border[at.block + 1], at, n);
+    const float2 here = ColumnPair(smem.border[at.block], at, n);
+    total.x -= here.x;
+    total.y -= here.y;
+    const float rise[2] = {steep ? 0.0f : Exp2(-total.x),
+                           steep ? 0.0f : Exp2(-total.y)};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float2 g = DeepPair(smem.g, at, n, half);
+      const uint32_t kn = SquarePair(smem.kn, at, n, half);
+      const uint32_t kd = SquarePair(smem.kd, at, n, half);
+      const float x0 = inside[n][2 * half], x1 = inside[n][2 * half + 1];
+      const float y0 = sums.below[n][2 * half];
+      const float y1 = sums.below[n][2 * half + 1];
+      sums.dg[n][2 * half] -= Low(kd) * x0 + Low(kn) * y0;
+      sums.dg[n][2 * half + 1] -= High(kd) * x1 + High(kn) * y1;
+      sums.ak[n][2 * half] += Exp2(total.x - g.x) * (x0 * rise[0] + y0);
+      sums.ak[n][2 * half + 1] += Exp2(total.y - g.y) * (x1 * rise[1] + y1);
+    }
+  }
+  if (steep) AddSteepBelow(smem, at, rows, sums.ak, sums.dg);
 }
 
 }  // namespace cadre::linear_attention

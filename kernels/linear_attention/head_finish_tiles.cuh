@@ -93,24 +93,6 @@ __device__ __forceinline__ void PackSquare(uint32_t (&a)[4][4],
 // Everything below is by a whole warpgroup, operands in shared memory, and
 // waits for the result.
 
-// The same address, and no reason to keep descriptors made of it: hoisted out
-// of the loop over heads they would fill the registers.
-__device__ __forceinline__ const uint16_t* Again(const uint16_t* tile) {
-  asm volatile("" : "+l"(tile));
-  return tile;
-}
-
-// Step k along the 128 columns of a wide tile whose rows are rows of the
-// operand.
-__device__ __forceinline__ uint64_t WideStep(const uint16_t* tile, int k) {
-  return RowsOfN(tile + (k >> 2) * (kChunk * 64) + (k & 3) * 16);
-}
-template <int kCount>
-__device__ __forceinline__ void FinishProduct(float (&d)[kCount][4]) {
-  WgmmaCommit();
-  WgmmaWait<0>();
-  Pin(d);
-}
 // d[64,64] (+)= a b^T, both wide tiles.
 template <bool kAdd>
 __device__ __forceinline__ void MultiplyWide(float (&d)[8][4],

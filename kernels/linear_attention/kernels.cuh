@@ -61,7 +61,9 @@ struct Shape {
   static constexpr int kFinish =
       kHeadGate ? kHeadFinishThreads : kFinishThreads;
   static constexpr int kPrepareBlocks = kHeadGate ? 3 : 2;
-  static constexpr int kFinishBlocks = kHeadGate ? 2 : 1;
+  static constexpr int kFinishBlocks = 2;
+  // Blocks of a cluster, which has a tile or more.
+  static constexpr int kFinishCluster = kHeadGate ? 1 : kDim / kFinishDim;
 };
 
 // Forward: as many blocks as fit the device, or fewer. Backward: one a tile.
@@ -91,10 +93,11 @@ __global__ void __launch_bounds__(Shape<kHeadGate>::kPrepare,
 }
 
 template <bool kHeadGate>
-__global__ void __launch_bounds__(Shape<kHeadGate>::kFinish,
-                                  Shape<kHeadGate>::kFinishBlocks)
-    FinishKernel(__grid_constant__ const Problem p,
-                 __grid_constant__ const FinishOutput out) {
+__global__ void __cluster_dims__(Shape<kHeadGate>::kFinishCluster)
+    __launch_bounds__(Shape<kHeadGate>::kFinish,
+                      Shape<kHeadGate>::kFinishBlocks)
+        FinishKernel(__grid_constant__ const Problem p,
+                     __grid_constant__ const FinishOutput out) {
   extern __shared__ __align__(1024) uint8_t smem[];
   auto& shared = *reinterpret_cast<typename Shape<kHeadGate>::Finish*>(smem);
   if constexpr (kHeadGate) {

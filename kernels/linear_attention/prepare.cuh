@@ -171,9 +171,11 @@ __device__ __forceinline__ void PrepareChunk(const Problem& p,
 
   const Columns<8> at(lane, warp);
   float g[8][4];
-  SumDecays<8>(p, chunk, head, at, g,
-               reinterpret_cast<float(*)[kDim]>(smem.inverse), smem.border,
-               smem.fall, smem.steep);
+  uint2 z[8];
+  LoadFours(p.z + p.row(chunk.begin, head), p.pitch(), chunk.length, at, z);
+  SumDecays(p, chunk.length, head, 0, at, z, g,
+            reinterpret_cast<float(*)[kDim]>(smem.inverse), smem.border,
+            smem.fall, smem.steep);
   CopyAsyncWait<0>();
   __syncthreads();
   {
@@ -246,9 +248,11 @@ __device__ __forceinline__ void PrepareChunk(const Problem& p,
     float* deep = reinterpret_cast<float*>(smem.kn);  // over kd as well
     const Columns<8> at(ThreadIndexAgain() & 31, WarpIndex());
     float g[8][4];
-    SumDecays<8>(p, chunk, head, at, g,
-                 reinterpret_cast<float(*)[kDim]>(smem.qp), smem.border,
-                 smem.fall, smem.steep);
+    uint2 z[8];
+    LoadFours(p.z + p.row(chunk.begin, head), p.pitch(), chunk.length, at, z);
+    SumDecays(p, chunk.length, head, 0, at, z, g,
+              reinterpret_cast<float(*)[kDim]>(smem.qp), smem.border, smem.fall,
+              smem.steep);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       *reinterpret_cast<float4*>(deep + at.row(i) * kDim + at.col) =
@@ -276,7 +280,13 @@ __device__ __forceinline__ void PrepareChunk(const Problem& p,
   uint16_t* low = smem.kd + kSquare;
   for (int i = tid; i < kChunk * kChunk / 2; i += kPrepareThreads) {
     const int row = i >> 5, col = (i & 31) * 2;
-    if (col / kSub > row / kSub) continue;
+    if (col / kSub > row / kSub) {
+      if constexpr (kKeepInverse) {
+        *reinterpret_cast<uint32_t*>(p.inverse + turns.Tile() * kSquare +
+                                     Square(row, col)) = 0;
+      }
+      continue;
+    }
     const float2 x =
         *reinterpret_cast<float2*>(&smem.inverse[row * kInversePitch + col]);
     const float x0 = x.x * smem.beta[col], x1 = x.y * smem.beta[col + 1];

@@ -287,6 +287,69 @@ __device__ __forceinline__ void GroupMma(float (&d)[16][4], uint64_t a,
   // clang-format on
 }
 
+// As above, 32 columns of b.
+template <bool kTransA, bool kRowsOfK, bool kAdd>
+__device__ __forceinline__ void GroupMma(float (&d)[4][4], uint64_t a,
+                                         uint64_t b) {
+  // clang-format off
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %20, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "
+      "%12, %13, %14, %15"
+      "}, %16, %17, add, 1, 1, %18, %19;\n}\n"
+      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
+        "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
+        "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
+        "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3])
+      : "l"(a), "l"(b), "n"(kTransA ? 1 : 0), "n"(kRowsOfK ? 1 : 0),
+        "n"(kAdd ? 1 : 0));
+  // clang-format on
+}
+
+// --- a cluster of two blocks ---
+
+// This block's place in its cluster.
+__device__ __forceinline__ int ClusterRank() {
+  int rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// Where `mine` lies in the shared memory of block `rank` of the cluster.
+__device__ __forceinline__ uint32_t PeerAddress(const void* mine, int rank) {
+  uint32_t r;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;"
+      : "=r"(r)
+      : "r"(SharedAddress(mine)), "r"(rank));
+  return r;
+}
+// Stores there that count on `barrier`, which lies there, too: nothing else has
+// to be waited for, and no fence is needed.
+__device__ __forceinline__ void StorePeer(uint32_t to, const float (&x)[4],
+                                          uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
+      "[%0], {%1,%2,%3,%4}, [%5];" ::"r"(to),
+      "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "r"(barrier)
+      : "memory");
+}
+__device__ __forceinline__ void StorePeer(uint32_t to, float x,
+                                          uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 "
+      "[%0], %1, [%2];" ::"r"(to),
+      "f"(x), "r"(barrier)
+      : "memory");
+}
+// A sync of the cluster in two halves. It hands no data over: a release would
+// wait for all that the block has written to global memory.
+__device__ __forceinline__ void ClusterArrive() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void ClusterWait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
 // --- copies from global into shared memory ---
 
 // 16 bytes; zeros where !valid.

@@ -150,14 +150,14 @@ absl::Status PrepareAndScan(absl::string_view op, const Exec& exec, Problem& p,
 }
 
 // With a decay of the head, a block works through the value heads of a key
-// head.
+// head; otherwise a cluster of blocks has a tile.
 template <bool kHeadGate>
 absl::Status RunFinish(absl::string_view op, const Exec& exec, const Problem& p,
                        const FinishOutput& out) {
-  const int heads =
-      kHeadGate ? p.num_heads / (p.heads / p.key_heads) : p.num_heads;
+  const int blocks = kHeadGate ? p.num_heads / (p.heads / p.key_heads)
+                               : p.num_heads * Shape<false>::kFinishCluster;
   return Launch(op, exec,
-                {.grid = static_cast<unsigned>(p.max_chunks) * heads,
+                {.grid = static_cast<unsigned>(p.max_chunks) * blocks,
                  .block = Shape<kHeadGate>::kFinish,
                  .shared_bytes = sizeof(typename Shape<kHeadGate>::Finish)},
                 FinishKernel<kHeadGate>, p, out);
