@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/status_matchers.h"
+#include "base/test_folder.h"
 #include "model/model_dir.h"
 #include "model/peft_adapter.h"
 #include "plan/expert_placement.h"
@@ -102,11 +103,7 @@ class Events : public TrainObserver {
 
 class LoadInputsTest : public ::testing::Test {
  protected:
-  LoadInputsTest()
-      : root_(absl::StrCat(
-            ::testing::TempDir(), "/",
-            ::testing::UnitTest::GetInstance()->current_test_info()->name())) {
-    fs::remove_all(root_);
+  LoadInputsTest() : root_(testing::NewTestFolder()) {
     fs::create_directories(root_ + "/init");
     Write("init/config.json", kConfig);
     Write("init/tokenizer.json", Tokenizer());

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
-#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,17 +12,18 @@
 #include "model/model_dir.h"
 #include "model/peft_adapter.h"
 #include "plan/mesh.h"
-#include "worker/checkpoint/retention.h"
 #include "worker/comm/counting_communicator.h"
 #include "worker/data/packed_dataset.h"
 #include "worker/model/model.h"
 #include "worker/shard/mesh_communicators.h"
 #include "worker/shard/parameter_gather.h"
+#include "worker/train/checkpoint_saver.h"
 #include "worker/train/export.h"
 #include "worker/train/replace_experts.h"
 #include "worker/train/schedule.h"
 #include "worker/train/step_agreement.h"
 #include "worker/train/train_step.h"
+#include "worker/train/trainer_setup.h"
 #include "worker/train/training_state.h"
 
 namespace cadre {
@@ -35,41 +34,6 @@ TrainerInputs& TrainerInputs::operator=(TrainerInputs&&) noexcept = default;
 TrainerInputs::~TrainerInputs() = default;
 
 namespace {
-
-absl::Status CheckMesh(const TrainerOptions& options,
-                       const Communicator& world) {
-  CADRE_RETURN_IF_ERROR(Mesh::Create(options.mesh).status());
-  if (world.size() != options.mesh.world_size || world.rank() != options.rank) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the options are of rank ", options.rank, " of ",
-                     options.mesh.world_size, ", the communicator is rank ",
-                     world.rank(), " of ", world.size()));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckBatch(const TrainerOptions& options) {
-  const TrainingOptions& training = options.training;
-  const int64_t rows = options.mesh.world_size * training.micro_batch_size;
-  if (training.micro_batch_size < 1 || training.global_batch_size < 1 ||
-      training.global_batch_size % rows != 0) {
-    const int64_t below = training.global_batch_size /
-                          std::max<int64_t>(rows, 1) *
-                          std::max<int64_t>(rows, 1);
-    return absl::InvalidArgumentError(absl::StrCat(
-        "training.global_batch_size is ", training.global_batch_size,
-        "; it must be a positive multiple of ", options.mesh.world_size,
-        " workers x training.micro_batch_size ", training.micro_batch_size,
-        ", nearest: ", std::max(below, rows), " or ", below + rows));
-  }
-  return absl::OkStatus();
-}
-
-// The first 63 bits of a hex digest, to compare digests by one number.
-int64_t ShortDigest(const std::string& hex) {
-  return static_cast<int64_t>(
-      std::strtoull(hex.substr(0, 16).c_str(), nullptr, 16) >> 1);
-}
 
 // A GPU's steps are logged with their phases at first, then now and then.
 constexpr int64_t kLoggedSteps = 10, kLogEverySteps = 50;
@@ -101,7 +65,8 @@ class TrainerImpl final : public Trainer {
         inputs_(std::move(inputs)),
         observer_(observer),
         clock_(clock),
-        unsplit_(CountCollectives(std::move(world), &collective_seq_)) {}
+        unsplit_(CountCollectives(std::move(world), &collective_seq_)),
+        saver_(options_, observer_, clock_) {}
   ~TrainerImpl() override {
     // After an error a gather may be under way that no peer joins any more.
     if (failed_) Abort();
@@ -135,9 +100,9 @@ class TrainerImpl final : public Trainer {
   }
   absl::Status CountNonfinite(const StepMetrics& metrics);
   absl::Status Evaluate();
-  absl::Status Save();
-  absl::Status ApplyRetention();
-  bool SaveIsDue() const;
+  absl::Status Save() {
+    return saver_.Save(State(), counters_, last_loss_, world_);
+  }
   TrainingState State() {
     return {.options = &options_,
             .parameters = &inputs_.model->parameters(),
@@ -159,52 +124,26 @@ class TrainerImpl final : public Trainer {
   bool failed_ = false;
   LearningRateSchedule schedule_;
   std::unique_ptr<TrainStepRunner> runner_;
+  CheckpointSaver saver_;
   std::vector<Batch> eval_batches_;
 
   int64_t total_steps_ = 0;
   TrainingCounters counters_;
   std::atomic<int64_t> published_step_{0};
-  int64_t saved_step_ = -1;  // newest step with a checkpoint
   int64_t evaluated_step_ = -1;
-  absl::Duration saved_at_;  // monotonic
   double last_loss_ = 0.0;
 };
 
 absl::Status TrainerImpl::Init() {
-  CADRE_RETURN_IF_ERROR(CheckMesh(options_, *unsplit_));
-  CADRE_RETURN_IF_ERROR(CheckBatch(options_));
+  CADRE_RETURN_IF_ERROR(CheckTrainerOptions(options_, *unsplit_));
   CADRE_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Create(options_.mesh));
   CADRE_ASSIGN_OR_RETURN(communicators_,
                          MeshCommunicators::Create(mesh, std::move(unsplit_)));
   world_ = communicators_->world();
   const TrainingOptions& training = options_.training;
-  total_steps_ = training.max_steps > 0
-                     ? training.max_steps
-                     : inputs_.train->StepsForEpochs(training.epochs);
-  if (total_steps_ < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("training.epochs ", training.epochs, " of ",
-                     inputs_.train->rows_per_epoch(), " rows is no step"));
-  }
-  schedule_ = {.kind = training.schedule,
-               .peak = training.learning_rate,
-               .warmup_ratio = training.warmup_ratio,
-               .min_lr_ratio = training.min_lr_ratio,
-               .total_steps = total_steps_};
-  CADRE_RETURN_IF_ERROR(schedule_.Validate());
-
-  CADRE_RETURN_IF_ERROR(AgreeOnValue(world_, "the job's options",
-                                     ShortDigest(ConfigHash(options_))));
-  CADRE_RETURN_IF_ERROR(
-      AgreeOnValue(world_, "the number of steps", total_steps_));
-  CADRE_RETURN_IF_ERROR(AgreeOnValue(world_, "the rows of the data",
-                                     inputs_.train->rows_per_epoch()));
-  CADRE_RETURN_IF_ERROR(AgreeOnValue(world_, "the tokens of the data",
-                                     inputs_.train->num_tokens()));
-  CADRE_RETURN_IF_ERROR(
-      AgreeOnValue(world_, "the base model",
-                   static_cast<int64_t>(
-                       std::hash<std::string>()(inputs_.base_fingerprint))));
+  CADRE_ASSIGN_OR_RETURN(schedule_, MakeSchedule(training, *inputs_.train));
+  total_steps_ = schedule_.total_steps;
+  CADRE_RETURN_IF_ERROR(AgreeOnJob(options_, inputs_, total_steps_, world_));
 
   CADRE_ASSIGN_OR_RETURN(
       runner_, TrainStepRunner::Create(
@@ -228,7 +167,7 @@ absl::Status TrainerImpl::Init() {
     observer_->OnResumed(absl::ToDoubleSeconds(clock_->Monotonic() - begin));
     counters_ = *resumed;
     // At step 0 only the weights were taken: this job has saved nothing yet.
-    if (counters_.step > 0) saved_step_ = counters_.step;
+    if (counters_.step > 0) saver_.SetSaved(counters_.step);
     if (counters_.step > total_steps_) {
       return absl::FailedPreconditionError(
           absl::StrCat("checkpoint ", options_.checkpoint.resume_path,
@@ -240,16 +179,9 @@ absl::Status TrainerImpl::Init() {
   return absl::OkStatus();
 }
 
-bool TrainerImpl::SaveIsDue() const {
-  const TrainCheckpointOptions& checkpoint = options_.checkpoint;
-  if (checkpoint.dir.empty() || saved_step_ == counters_.step) return false;
-  return checkpoint.every > absl::ZeroDuration() &&
-         clock_->Monotonic() - saved_at_ >= checkpoint.every;
-}
-
 absl::StatusOr<TrainOutcome> TrainerImpl::RunSteps() {
   observer_->OnPhase(TrainPhase::kTrain);
-  saved_at_ = clock_->Monotonic();
+  saver_.StartClock();
   const TrainCheckpointOptions& checkpoint = options_.checkpoint;
   if (const ExpertParallel* experts = inputs_.model->expert_parallel()) {
     observer_->OnExpertsPlaced(
@@ -262,7 +194,7 @@ absl::StatusOr<TrainOutcome> TrainerImpl::RunSteps() {
     const std::shared_ptr<const ExpertPlacement> next = NextPlacement();
     const StepWishes mine = {
         .stop = observer_->StopRequested(),
-        .save = observer_->SaveRequested() || SaveIsDue(),
+        .save = observer_->SaveRequested() || saver_.IsDue(counters_.step),
         .plan_epoch = plan_epoch(),
         .next_plan_epoch = next == nullptr ? plan_epoch() : next->plan_epoch};
     const absl::Duration begin = clock_->Monotonic();
@@ -397,46 +329,6 @@ absl::Status TrainerImpl::Evaluate() {
   evaluated_step_ = counters_.step;
   observer_->OnEval(metrics);
   observer_->OnPhase(TrainPhase::kTrain);
-  return absl::OkStatus();
-}
-
-absl::Status TrainerImpl::Save() {
-  if (options_.checkpoint.dir.empty() || saved_step_ == counters_.step) {
-    return absl::OkStatus();
-  }
-  observer_->OnPhase(TrainPhase::kSave);
-  absl::StatusOr<FilesSaved> saved = SaveRank(State(), counters_, last_loss_);
-  if (!saved.ok()) {
-    saved =
-        Annotate(saved.status(),
-                 absl::StrCat("saving a checkpoint at step ", counters_.step));
-  }
-  CADRE_RETURN_IF_ERROR(
-      AgreeOnStatus(world_, "saving a checkpoint", saved.status()));
-  saved_step_ = counters_.step;
-  saved_at_ = clock_->Monotonic();
-  observer_->OnFilesSaved(*saved);
-  if (options_.checkpoint.seal_by_trainer) {
-    CADRE_ASSIGN_OR_RETURN(const std::string sha256,
-                           SealTogether(world_, *saved));
-    if (options_.rank == 0) {
-      observer_->OnSealed(saved->step, saved->dir, sha256);
-      CADRE_RETURN_IF_ERROR(ApplyRetention());
-    }
-  }
-  observer_->OnPhase(TrainPhase::kTrain);
-  return absl::OkStatus();
-}
-
-absl::Status TrainerImpl::ApplyRetention() {
-  const TrainCheckpointOptions& checkpoint = options_.checkpoint;
-  CADRE_ASSIGN_OR_RETURN(std::vector<StoredCheckpoint> stored,
-                         ListCheckpoints(checkpoint.dir));
-  for (const StoredCheckpoint& old : CheckpointsToRemove(
-           std::move(stored), checkpoint.keep_last, checkpoint.keep_every_steps,
-           options_.attempt_epoch)) {
-    CADRE_RETURN_IF_ERROR(RemoveCheckpoint(old.path));
-  }
   return absl::OkStatus();
 }
 

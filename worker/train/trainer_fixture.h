@@ -9,7 +9,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -20,6 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
+#include "base/test_folder.h"
 #include "model/lora_targets.h"
 #include "model/model_spec.h"
 #include "model/peft_adapter.h"
@@ -119,13 +119,7 @@ struct RankRun {
 
 class TrainerTest : public ::testing::Test {
  protected:
-  TrainerTest()
-      : root_(absl::StrCat(
-            ::testing::TempDir(), "/",
-            ::testing::UnitTest::GetInstance()->current_test_info()->name())) {
-    std::filesystem::remove_all(root_);
-    std::filesystem::create_directories(root_);
-  }
+  TrainerTest() : root_(testing::NewTestFolder()) {}
 
   TrainerOptions Options(int ranks, TuningOptions::Method method) const {
     TrainerOptions options;
