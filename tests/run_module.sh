@@ -1,5 +1,6 @@
 #!/bin/bash
-# run_unittest.sh MODULE: runs a Python test of the runfiles, tests.cli.x say.
+# run_module.sh MODULE [ARG...]: runs a Python program of the runfiles,
+# tests.cli.submit_test say.
 set -eu
 export PYTHONDONTWRITEBYTECODE=1
-exec python3 -m unittest -v "$1"
+exec python3 -m "$@"
