@@ -54,12 +54,12 @@ __device__ __forceinline__ void StartFinish(const Problem& p,
   LoadFours(p.z + p.row(job.begin, job.head) + first, p.pitch(), job.length, at,
             z);
   StartLoads(p, job, half, smem);
-  LoadFours(rows.q, rows.pitch, job.length, at, q);
-  LoadFours(rows.k, rows.pitch, job.length, at, k);
   LoadBeta(p, job, smem);
   float g[4][4];
   SumDecays(p, job.length, job.head, first, at, z, g, smem.parked, smem.border,
             smem.fall, smem.steep);
+  LoadFours(rows.q, rows.pitch, job.length, at, q);
+  LoadFours(rows.k, rows.pitch, job.length, at, k);
   CopyAsyncWait<0>();
   FenceAsyncShared();
   BarrierWait(&smem.loaded, 0);
@@ -123,16 +123,19 @@ __device__ __forceinline__ void FinishKeys(const Problem& p,
   const int64_t origin = p.row(smem.job.begin, head) + half * kFinishDim;
   AddAbove(smem, FinishPlace(), rows, sums);
   WriteKeys(FinishPlace(), rows, sums.dq, out.dq + origin);
-  uint32_t z[4][2];
-  LoadGate(p.z + origin, rows.pitch, rows.length, FinishPlace(), z);
+  uint16_t z[kSub];
+  LoadColumn(p.z + origin, rows.pitch, rows.length, FinishColumn(FinishPlace()),
+             z);
   AddBelow(smem, FinishPlace(), rows, sums);
   WriteKeys(FinishPlace(), rows, sums.ak, out.dk + origin);
-  SumInsideBlock(smem, FinishPlace(), sums);
+  SumBeta(smem, FinishPlace(), sums);
+  float dg[kSub];
+  SumInsideBlock(smem, FinishPlace(), sums, dg);
   __syncthreads();
-  AddLowerBlocks(smem, FinishPlace(), sums);
+  AddLowerBlocks(smem, FinishPlace(), dg);
   WriteGate({Exp2(kLog2E * p.a_log[head]), p.bound, p.bounded},
             p.dt_bias + head * kDim + half * kFinishDim, rows, FinishPlace(), z,
-            out.dz + origin, out.part_dt_bias != nullptr, sums, smem);
+            dg, out.dz + origin, out.part_dt_bias != nullptr, smem);
   __syncthreads();
   WriteSums(p, half, out, smem);
 }

@@ -26,31 +26,28 @@ __device__ __forceinline__ void WriteKeys(const FinishPlace& at,
   }
 }
 
-// dG to its sum from below, inside the block; the blocks' sums and the rows'
-// shares of dbeta into shared memory. Then a sync, then AddLowerBlocks.
-__device__ __forceinline__ void SumInsideBlock(FinishSmem& smem,
-                                               const FinishPlace& at,
-                                               FinishSums& sums) {
+// What a thread has once dG is summed over rows: one column of its warp's 16
+// rows, which spares the sums over lanes.
+struct FinishColumn {
+  int column, row0;
+
+  __device__ __forceinline__ explicit FinishColumn(const FinishPlace& at)
+      : column(at.col0 + at.lane), row0(at.row0) {}
+};
+
+// The column of a [T,heads,128] tensor; rows behind the chunk's end repeat the
+// last one.
+__device__ __forceinline__ void LoadColumn(const uint16_t* from, int pitch,
+                                           int length, const FinishColumn& at,
+                                           uint16_t (&x)[kSub]) {
 #pragma unroll
-  for (int n = 0; n < 4; ++n) {
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      float upper = sums.dg[n][e], lower = sums.dg[n][2 + e];
-#pragma unroll
-      for (int step = 4; step < 32; step *= 2) {
-        const float u = __shfl_down_sync(0xffffffffu, upper, step);
-        const float l = __shfl_down_sync(0xffffffffu, lower, step);
-        if (at.lane + step < 32) {
-          upper += u;
-          lower += l;
-        }
-      }
-      upper += __shfl_sync(0xffffffffu, lower, at.quad);
-      sums.dg[n][e] = upper;
-      sums.dg[n][2 + e] = lower;
-      if (at.group == 0) smem.partial[1 + at.block][at.col + 8 * n + e] = upper;
-    }
-  }
+  for (int i = 0; i < kSub; ++i)
+    x[i] = __ldg(from + min(at.row0 + i, length - 1) * pitch + at.column);
+}
+
+// The rows' shares of dbeta into shared memory.
+__device__ __forceinline__ void SumBeta(FinishSmem& smem, const FinishPlace& at,
+                                        const FinishSums& sums) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float b = smem.beta[at.row[half]];
@@ -58,80 +55,69 @@ __device__ __forceinline__ void SumInsideBlock(FinishSmem& smem,
     if (at.quad == 0) smem.row_part[at.part][at.row[half]] = sum;
   }
 }
-__device__ __forceinline__ void AddLowerBlocks(const FinishSmem& smem,
+
+// dG, over the warp's piece of G, to its sum from below inside the sub-block;
+// the sub-block's into shared memory. Then a sync, then AddLowerBlocks.
+__device__ __forceinline__ void SumInsideBlock(FinishSmem& smem,
                                                const FinishPlace& at,
-                                               FinishSums& sums) {
+                                               const FinishSums& sums,
+                                               float (&dg)[kSub]) {
+  __syncwarp();
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
-    float2 add = ColumnPair(smem.partial[0], at, n);
 #pragma unroll
-    for (int b = 0; b < 4; ++b) {
-      const float2 kept = ColumnPair(smem.kept[b], at, n);
-      add.x += kept.x;
-      add.y += kept.y;
+    for (int half = 0; half < 2; ++half) {
+      *reinterpret_cast<float2*>(smem.g + DeepOffset(at, n, half)) =
+          make_float2(sums.dg[n][2 * half], sums.dg[n][2 * half + 1]);
     }
-    for (int b = 3; b > at.block; --b) {
-      const float2 more = ColumnPair(smem.partial[1 + b], at, n);
-      add.x += more.x;
-      add.y += more.y;
-    }
-    sums.dg[n][0] += add.x;
-    sums.dg[n][1] += add.y;
-    sums.dg[n][2] += add.x;
-    sums.dg[n][3] += add.y;
   }
+  __syncwarp();
+  const FinishColumn column(at);
+  float sum = 0;
+#pragma unroll
+  for (int i = kSub - 1; i >= 0; --i) {
+    sum += smem.g[Deep(column.row0 + i, column.column)];
+    dg[i] = sum;
+  }
+  smem.partial[1 + at.block][column.column] = sum;
 }
-
-// The thread's z, early enough to be there at the end.
-__device__ __forceinline__ void LoadGate(const uint16_t* from, int pitch,
-                                         int length, const FinishPlace& at,
-                                         uint32_t (&z)[4][2]) {
+__device__ __forceinline__ void AddLowerBlocks(const FinishSmem& smem,
+                                               const FinishPlace& at,
+                                               float (&dg)[kSub]) {
+  const int column = FinishColumn(at).column;
+  float add = smem.partial[0][column];
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-#pragma unroll
-    for (int n = 0; n < 4; ++n)
-      z[n][half] = LoadPair(from, pitch, length, at, n, half);
+  for (int b = 0; b < 4; ++b) {
+    const float lower = smem.partial[1 + b][column];
+    add += smem.kept[b][column] + (b > at.block ? lower : 0.0f);
   }
+#pragma unroll
+  for (int i = 0; i < kSub; ++i) dg[i] += add;
 }
 
 // dz, and if `parameters` the warps' shares of the gradients of a_log and
 // dt_bias. `dz` is the half's first row, `dt_bias` its first channel.
 __device__ __forceinline__ void WriteGate(
     const GateMath& gate, const float* dt_bias, const FinishRows& rows,
-    const FinishPlace& at, const uint32_t (&z)[4][2], uint16_t* dz,
-    bool parameters, const FinishSums& sums, FinishSmem& smem) {
-  uint16_t* to = dz + at.col;
-  float d_rate = 0;  // of a_log
+    const FinishPlace& at, const uint16_t (&z)[kSub], const float (&dg)[kSub],
+    uint16_t* dz, bool parameters, FinishSmem& smem) {
+  const FinishColumn column(at);
+  const float bias = dt_bias[column.column];
+  float d_rate = 0, d_bias = 0;  // of a_log and of dt_bias
 #pragma unroll
-  for (int n = 0; n < 4; ++n) {
-    const float2 bias = ColumnPair(dt_bias, at, n);
-    float d_bias[2] = {0, 0};
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (at.row[half] >= rows.length) continue;
-      const float x0 = Low(z[n][half]) + bias.x;
-      const float x1 = High(z[n][half]) + bias.y;
-      const float d0 = sums.dg[n][2 * half] * gate.Slope(x0);
-      const float d1 = sums.dg[n][2 * half + 1] * gate.Slope(x1);
-      *reinterpret_cast<uint32_t*>(to + at.row[half] * rows.pitch + 8 * n) =
-          Pack(d0, d1);
-      if (parameters) {
-        d_bias[0] += d0;
-        d_bias[1] += d1;
-        d_rate += sums.dg[n][2 * half] * gate.RateSlope(x0) +
-                  sums.dg[n][2 * half + 1] * gate.RateSlope(x1);
-      }
-    }
+  for (int i = 0; i < kSub; ++i) {
+    const int row = column.row0 + i;
+    if (row >= rows.length) continue;
+    const float x = Low(z[i]) + bias;
+    const float d = dg[i] * gate.Slope(x);
+    dz[row * rows.pitch + column.column] = static_cast<uint16_t>(Pack(d, 0));
     if (parameters) {
-      d_bias[0] = GroupSum(d_bias[0]);
-      d_bias[1] = GroupSum(d_bias[1]);
-      if (at.group == 0) {
-        *reinterpret_cast<float2*>(&smem.d_bias[at.block][at.col + 8 * n]) =
-            make_float2(d_bias[0], d_bias[1]);
-      }
+      d_bias += d;
+      d_rate += dg[i] * gate.RateSlope(x);
     }
   }
   if (!parameters) return;
+  smem.d_bias[at.block][column.column] = d_bias;
   for (int mask = 16; mask > 0; mask /= 2) d_rate += ShuffleXor(d_rate, mask);
   if (at.lane == 0) smem.rate[at.part * 4 + at.block] = d_rate;
 }

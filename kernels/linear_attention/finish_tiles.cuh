@@ -33,7 +33,7 @@ struct FinishSmem {
       uint16_t x[kTile];
     };
     struct {
-      float g[kSquare];      // G inside sub-blocks, Deep
+      float g[kSquare];      // G inside sub-blocks, then dG; Deep
       uint16_t qp[kSquare];  // q exp(G - border before)
       uint16_t kp[kSquare];  // k likewise
       uint16_t kn[kSquare];  // k exp(border behind - G)
@@ -129,11 +129,14 @@ __device__ __forceinline__ uint32_t SquarePair(const uint16_t* tile,
   return *reinterpret_cast<const uint32_t*>(
       tile + (Square(at.row[0], at.col) ^ (8 * n)) + half * (8 * 64));
 }
+__device__ __forceinline__ int DeepOffset(const FinishPlace& at, int n,
+                                          int half) {
+  return (Deep(at.row[0], at.col) ^ (8 * n)) + half * (8 * kFinishDim);
+}
 __device__ __forceinline__ float2 DeepPair(const float* tile,
                                            const FinishPlace& at, int n,
                                            int half) {
-  return *reinterpret_cast<const float2*>(
-      tile + (Deep(at.row[0], at.col) ^ (8 * n)) + half * (8 * kFinishDim));
+  return *reinterpret_cast<const float2*>(tile + DeepOffset(at, n, half));
 }
 // Two columns that are the same in all rows.
 __device__ __forceinline__ float2 ColumnPair(const float* from,
