@@ -2,7 +2,7 @@
 #define CADRE_CLIENT_COMMANDS_COMMANDS_H_
 
 // One function per command of `cadre`; each returns the exit code
-// (exit_codes.h). Arguments are filled by client/cli.cc.
+// (exit_codes.h). Arguments are filled by client/command_table.cc.
 
 #include <cstdint>
 #include <optional>
