@@ -5,6 +5,7 @@
 
 #include "base/rpc/error.h"
 #include "coordinator/server_fixture.h"
+#include "coordinator/uneven_loads.h"
 
 namespace cadre::coordinator {
 namespace {
@@ -14,26 +15,6 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using Jobs = v1::JobService::Stub;
 using Admin = v1::AdminService::Stub;
-
-// 8 experts on 2 ranks with a spare slot each; the first experts are hot.
-v1::ExpertLoads Window(int64_t first, int64_t last) {
-  v1::ExpertLoads loads;
-  loads.set_first_step(first);
-  loads.set_last_step(last);
-  loads.set_steps_left(1000);
-  loads.set_slots_per_rank(5);
-  loads.set_expert_seconds(1.0);
-  loads.set_expert_bytes(1 << 20);
-  loads.set_expert_state_bytes(1 << 20);
-  auto* layer = loads.add_layers();
-  for (const int64_t tokens : {80, 40, 20, 10, 5, 3, 2, 1}) {
-    layer->add_tokens(tokens * (last - first + 1));
-  }
-  for (const int64_t tokens : {150, 11}) {
-    layer->add_rank_tokens(tokens * (last - first + 1));
-  }
-  return loads;
-}
 
 v1::Job RunningJob(int64_t attempt = 1) {
   v1::Job job;
@@ -60,14 +41,14 @@ TEST(ExpertPlan, ThreeSkewedWindowsOrderAPlacementWhichThenIsInForce) {
   const v1::Job job = RunningJob();
   ExpertPlacementState state;
   ASSERT_OK_AND_ASSIGN(ReplacementDecision d,
-                       TakeLoads(job, Window(1, 10), &state));
+                       TakeLoads(job, UnevenLoads(1, 10), &state));
   EXPECT_FALSE(d.adopt);
   // Nothing has moved: in order, the spare slots empty.
   EXPECT_EQ(state.placement().layers(0).slot_to_expert(3), 3);
   EXPECT_EQ(state.placement().layers(0).slot_to_expert(4), -1);
-  ASSERT_OK_AND_ASSIGN(d, TakeLoads(job, Window(11, 20), &state));
+  ASSERT_OK_AND_ASSIGN(d, TakeLoads(job, UnevenLoads(11, 20), &state));
   EXPECT_FALSE(d.adopt);
-  ASSERT_OK_AND_ASSIGN(d, TakeLoads(job, Window(21, 30), &state));
+  ASSERT_OK_AND_ASSIGN(d, TakeLoads(job, UnevenLoads(21, 30), &state));
   ASSERT_TRUE(d.adopt) << d.reason;
   EXPECT_GT(d.balancedness_new, 0.95);
   const v1::ExpertPlacement* const ordered = OrderedPlacement(state, job);
@@ -75,7 +56,7 @@ TEST(ExpertPlan, ThreeSkewedWindowsOrderAPlacementWhichThenIsInForce) {
   EXPECT_EQ(ordered->plan_epoch(), 1);
   EXPECT_EQ(ordered->attempt_epoch(), 1);
   // One at a time.
-  ASSERT_OK_AND_ASSIGN(d, TakeLoads(job, Window(31, 40), &state));
+  ASSERT_OK_AND_ASSIGN(d, TakeLoads(job, UnevenLoads(31, 40), &state));
   EXPECT_FALSE(d.adopt);
   EXPECT_THAT(state.decision(), HasSubstr("still on its way"));
   EXPECT_EQ(ErrorReason(OrderReplacement(job, &state).status()),
@@ -94,7 +75,7 @@ TEST(ExpertPlan, ThreeSkewedWindowsOrderAPlacementWhichThenIsInForce) {
 
 TEST(ExpertPlan, AnOrderEndsWithItsAttemptAndItsNumberIsNotUsedAgain) {
   ExpertPlacementState state;
-  ASSERT_OK(TakeLoads(RunningJob(), Window(1, 10), &state).status());
+  ASSERT_OK(TakeLoads(RunningJob(), UnevenLoads(1, 10), &state).status());
   ASSERT_OK_AND_ASSIGN(ReplacementDecision d,
                        OrderReplacement(RunningJob(), &state));
   ASSERT_TRUE(d.adopt);
@@ -114,14 +95,14 @@ TEST(ExpertPlan, WindowsCountOnceAndOffMeansOnlyByOrder) {
   for (int64_t i = 0; i < 4; ++i) {
     ASSERT_OK_AND_ASSIGN(
         const ReplacementDecision d,
-        TakeLoads(job, Window(10 * i + 1, 10 * i + 10), &state));
+        TakeLoads(job, UnevenLoads(10 * i + 1, 10 * i + 10), &state));
     EXPECT_FALSE(d.adopt);
   }
-  EXPECT_THAT(TakeLoads(job, Window(31, 40), &state),
+  EXPECT_THAT(TakeLoads(job, UnevenLoads(31, 40), &state),
               StatusIs(absl::StatusCode::kUnavailable));
   // The next attempt does steps again.
   job.set_attempt_epoch(2);
-  EXPECT_OK(TakeLoads(job, Window(31, 40), &state).status());
+  EXPECT_OK(TakeLoads(job, UnevenLoads(31, 40), &state).status());
   EXPECT_TRUE(OrderReplacement(job, &state)->adopt);
   job.mutable_config_snapshot()->mutable_moe()->set_placement("contiguous");
   EXPECT_EQ(ErrorReason(OrderReplacement(job, &state).status()), "NO_EXPERTS");
@@ -132,14 +113,14 @@ TEST(ExpertPlan, WindowsCountOnceAndOffMeansOnlyByOrder) {
 TEST(ExpertPlan, ACheckpointsPlacementIsTakenOver) {
   const v1::Job job = RunningJob();
   ExpertPlacementState first, state;
-  ASSERT_OK(TakeLoads(job, Window(1, 10), &first).status());
+  ASSERT_OK(TakeLoads(job, UnevenLoads(1, 10), &first).status());
   ASSERT_TRUE(OrderReplacement(job, &first)->adopt);
   v1::ExpertsPlaced placed = Placed(7);
   *placed.mutable_placement() = first.next();
   placed.mutable_placement()->set_plan_epoch(7);
   ASSERT_TRUE(TakePlaced(job, placed, &state));
   EXPECT_EQ(state.placement().plan_epoch(), 7);
-  ASSERT_OK(TakeLoads(job, Window(1, 10), &state).status());
+  ASSERT_OK(TakeLoads(job, UnevenLoads(1, 10), &state).status());
   EXPECT_EQ(state.placement().plan_epoch(), 7);
   // The copies that it has already are good.
   EXPECT_FALSE(OrderReplacement(job, &state)->adopt);
@@ -150,7 +131,9 @@ class ExpertsTest : public ServerFixture {
   std::string Start(const std::string& moe = "") {
     AddWorkers(2);
     for (const auto& worker : workers_) {
-      worker->expert_loads = [](int64_t step) { return Window(step, step); };
+      worker->expert_loads = [](int64_t step) {
+        return UnevenLoads(step, step);
+      };
       worker->hold_at_step = 8;
     }
     v1::CreateJobRequest request = Request(2, 40);

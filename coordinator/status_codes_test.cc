@@ -17,6 +17,7 @@
 #include "base/rpc/error.h"
 #include "coordinator/proto_codes.h"
 #include "coordinator/server_fixture.h"
+#include "coordinator/uneven_loads.h"
 
 namespace cadre::coordinator {
 namespace {
@@ -304,24 +305,6 @@ void StatusCodesTest::Workers() {
   Saw("Sync", foreign.Sync(sync_.get()));
 }
 
-// Loads of 8 experts on 2 ranks with a spare slot each, uneven enough to move.
-v1::ExpertLoads Loads(int64_t step) {
-  v1::ExpertLoads loads;
-  loads.set_first_step(step);
-  loads.set_last_step(step);
-  loads.set_steps_left(1000);
-  loads.set_slots_per_rank(5);
-  loads.set_expert_seconds(1.0);
-  loads.set_expert_bytes(1 << 20);
-  loads.set_expert_state_bytes(1 << 20);
-  auto* layer = loads.add_layers();
-  for (const int64_t tokens : {80, 40, 20, 10, 5, 3, 2, 1}) {
-    layer->add_tokens(tokens);
-  }
-  for (const int64_t tokens : {150, 11}) layer->add_rank_tokens(tokens);
-  return loads;
-}
-
 void StatusCodesTest::Experts() {
   v1::ListJobsRequest list;
   list.set_page_size(1000);
@@ -335,7 +318,7 @@ void StatusCodesTest::Experts() {
     worker->content = "small";
     worker->values = false;
     worker->hold_at_step = 1;
-    worker->expert_loads = Loads;
+    worker->expert_loads = [](int64_t step) { return UnevenLoads(step, step); };
   }
   v1::RebalanceExpertsRequest move;
   const auto start = [&](const std::string& more) {

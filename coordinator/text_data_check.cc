@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "base/text/dataset_check.h"
 #include "model/sha256.h"
+#include "plan/dataset_proto.h"
 #include "plan/model_facts.h"
 
 namespace cadre::coordinator {
@@ -36,13 +37,7 @@ std::vector<std::string> Patterns(
 void AddFindings(const std::vector<DataError>& errors, int64_t total,
                  v1::Diagnostic::Severity severity, DataVerdict* verdict) {
   for (const DataError& error : errors) {
-    v1::Diagnostic* item = verdict->diagnostics.add_items();
-    item->set_severity(severity);
-    item->set_file(error.file);
-    item->set_line(static_cast<int32_t>(error.line));
-    item->set_column(static_cast<int32_t>(error.column));
-    item->set_code(std::string(DataErrorCodeName(error.code)));
-    item->set_message(error.message);
+    *verdict->diagnostics.add_items() = ToProto(error, severity);
   }
   verdict->diagnostics.set_total(verdict->diagnostics.total() + total);
 }
@@ -140,27 +135,14 @@ void Conclude(int64_t errors, DataVerdict* verdict) {
       first.code().empty() ? "" : first.code() + ": ", first.message()));
 }
 
-v1::TokenStats ToProto(const TokenStats& stats) {
-  v1::TokenStats proto;
-  proto.set_records(stats.records);
-  proto.set_total_tokens(stats.total_tokens);
-  proto.set_loss_tokens(stats.loss_tokens);
-  proto.set_min_tokens(stats.min);
-  proto.set_p5_tokens(stats.p5);
-  proto.set_p50_tokens(stats.p50);
-  proto.set_p95_tokens(stats.p95);
-  proto.set_p99_tokens(stats.p99);
-  proto.set_max_tokens(stats.max);
-  for (int64_t count : stats.log2_buckets) proto.add_log2_buckets(count);
-  proto.set_truncated(stats.truncated);
-  proto.set_dropped(stats.dropped);
+v1::TokenStats StatsWithLongRecords(const TokenStats& stats) {
+  v1::TokenStats proto = ToProto(stats);
   for (const auto* lines : {&stats.truncated_lines, &stats.dropped_lines}) {
     for (const LineRef& line : *lines) {
       if (proto.long_records_size() == 100) break;
       proto.add_long_records(absl::StrCat(line.file, ":", line.line));
     }
   }
-  proto.set_packing_fill(stats.packing_fill);
   return proto;
 }
 
@@ -220,7 +202,7 @@ DataVerdict TextDataChecker::CheckWhole(const v1::JobSpec& spec,
                               &verdict);
   }
   if (train.ok() && train->token_stats.has_value()) {
-    verdict.stats = ToProto(*train->token_stats);
+    verdict.stats = StatsWithLongRecords(*train->token_stats);
     verdict.rows = train->token_stats->rows;
     verdict.stats.set_steps_per_epoch(StepsPerEpoch(spec, verdict.rows));
     if (errors == 0 && verdict.rows == 0) {

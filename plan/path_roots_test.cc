@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/rpc/error.h"
 #include "base/status_matchers.h"
+#include "base/test_folder.h"
 
 namespace cadre {
 namespace {
@@ -18,10 +19,7 @@ using ::testing::HasSubstr;
 class PathRootsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    dir_ = absl::StrCat(
-        ::testing::TempDir(), "/",
-        ::testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(dir_);
+    dir_ = testing::NewTestFolder();
     fs::create_directories(dir_ + "/secret/folder");
     fs::create_directories(dir_ + "/root/model");
     fs::create_directories(dir_ + "/root/blobs");

@@ -7,6 +7,7 @@
 #include "client/exit_codes.h"
 #include "client/render/diagnostics.h"
 #include "client/render/progress.h"
+#include "plan/dataset_proto.h"
 
 namespace cadre::client {
 namespace {
@@ -15,31 +16,9 @@ void AddFindings(const std::vector<DataError>& findings,
                  v1::Diagnostic::Severity severity, v1::Diagnostics* out) {
   for (const DataError& e : findings) {
     v1::Diagnostic* item = out->add_items();
-    item->set_severity(severity);
-    item->set_file(e.file);
-    item->set_line(static_cast<int32_t>(e.line));
-    item->set_column(static_cast<int32_t>(e.column));
-    item->set_code(std::string(DataErrorCodeName(e.code)));
-    item->set_message(absl::StrCat(DataErrorCodeName(e.code), ": ", e.message));
+    *item = ToProto(e, severity);
+    item->set_message(absl::StrCat(item->code(), ": ", e.message));
   }
-}
-
-v1::TokenStats ToProto(const TokenStats& s) {
-  v1::TokenStats out;
-  out.set_records(s.records);
-  out.set_total_tokens(s.total_tokens);
-  out.set_loss_tokens(s.loss_tokens);
-  out.set_min_tokens(s.min);
-  out.set_p5_tokens(s.p5);
-  out.set_p50_tokens(s.p50);
-  out.set_p95_tokens(s.p95);
-  out.set_p99_tokens(s.p99);
-  out.set_max_tokens(s.max);
-  for (int64_t n : s.log2_buckets) out.add_log2_buckets(n);
-  out.set_truncated(s.truncated);
-  out.set_dropped(s.dropped);
-  out.set_packing_fill(s.packing_fill);
-  return out;
 }
 
 std::string StatsText(const TokenStats& s, int64_t max_seq_len) {
