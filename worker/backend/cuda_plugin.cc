@@ -95,11 +95,7 @@ class CudaBackend final : public DeviceBackend {
           absl::StrCat("GPU ", index_, " was left broken by an earlier job (",
                        std::string(alive.message()), "); restart this worker"));
     }
-    // What ops of an earlier job kept for their scratch memory.
-    cudaMemPool_t pool = nullptr;
-    CADRE_RETURN_IF_ERROR(CudaStatus(cudaDeviceGetDefaultMemPool(&pool, index_),
-                                     "asking for the memory pool"));
-    return CudaStatus(cudaMemPoolTrimTo(pool, 0), "trimming the memory pool");
+    return absl::OkStatus();
   }
 
   static absl::StatusOr<std::unique_ptr<Communicator>> Meet(

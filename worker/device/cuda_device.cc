@@ -32,18 +32,6 @@ class CudaDevice final : public Device {
   const Exec exec_;
 };
 
-// Scratch memory that ops take from the stream's pool stays there between
-// steps, so that only the first one allocates.
-absl::Status KeepPool(int index) {
-  cudaMemPool_t pool = nullptr;
-  CADRE_RETURN_IF_ERROR(CudaStatus(cudaDeviceGetDefaultMemPool(&pool, index),
-                                   "asking for the memory pool"));
-  uint64_t threshold = UINT64_MAX;
-  return CudaStatus(cudaMemPoolSetAttribute(
-                        pool, cudaMemPoolAttrReleaseThreshold, &threshold),
-                    "setting up the memory pool");
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Device>> CudaOpenDevice(int index) {
@@ -51,7 +39,6 @@ absl::StatusOr<std::unique_ptr<Device>> CudaOpenDevice(int index) {
   CADRE_RETURN_IF_ERROR(CheckGpu(facts));
   CADRE_RETURN_IF_ERROR(
       CudaStatus(cudaSetDevice(index), absl::StrCat("choosing GPU ", index)));
-  CADRE_RETURN_IF_ERROR(KeepPool(index));
   CADRE_ASSIGN_OR_RETURN(Stream stream, Stream::Create());
   return std::make_unique<CudaDevice>(index, std::move(stream));
 }
