@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/rpc/error.h"
 #include "base/status_matchers.h"
+#include "base/test_folder.h"
 
 namespace cadre {
 namespace {
@@ -22,11 +23,7 @@ constexpr char kTwo[] =
 class DataFilesTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    dir_ = absl::StrCat(
-        ::testing::TempDir(), "/",
-        ::testing::UnitTest::GetInstance()->current_test_info()->name());
-    std::filesystem::remove_all(dir_);
-    std::filesystem::create_directories(dir_);
+    dir_ = testing::NewTestFolder();
     Write("a.jsonl", "one");
     Write("b.jsonl", "two");
     assignment_.mutable_spec()->mutable_data()->add_train(dir_ + "/*.jsonl");

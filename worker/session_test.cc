@@ -14,6 +14,7 @@
 #include "absl/synchronization/notification.h"
 #include "base/metrics/registry.h"
 #include "base/status_matchers.h"
+#include "base/test_folder.h"
 #include "plan/expert_placement.h"
 #include "plan/placement_proto.h"
 #include "worker/checkpoint/checkpoint.h"
@@ -94,12 +95,7 @@ class SessionTest : public ::testing::Test {
     options_.backend = &backend_;
     options_.metrics = &metrics_;
   }
-  void SetUp() override {
-    dir_ = std::filesystem::path(::testing::TempDir()) /
-           ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(dir_);
-    std::filesystem::create_directories(dir_);
-  }
+  void SetUp() override { dir_ = testing::NewTestFolder(); }
 
   // Runs the session to its end; orders must have been given, or come from the
   // script.

@@ -1,11 +1,11 @@
 #include "base/text/dataset_check.h"
 
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
 #include "base/status_matchers.h"
+#include "base/test_folder.h"
 #include "base/text/jsonl_reader.h"
 
 namespace cadre {
@@ -19,12 +19,7 @@ constexpr char kModel[] = "tests/golden/tokenizers/qwen2";
 
 class DatasetCheckTest : public ::testing::Test {
  protected:
-  DatasetCheckTest() {
-    dir_ = ::testing::TempDir() + "/dataset_check/" +
-           ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(dir_);
-    std::filesystem::create_directories(dir_);
-  }
+  DatasetCheckTest() { dir_ = testing::NewTestFolder(); }
   std::string Write(const std::string& name, const std::string& contents) {
     const std::string path = dir_ + "/" + name;
     std::ofstream(path, std::ios::binary) << contents;
