@@ -126,7 +126,7 @@ bool Control::WarmingUp() const {
 
 absl::Duration Control::InState(const state::v1::JobRecord& record) {
   const absl::Duration now = options_.clock->Monotonic();
-  Since& since = since_[JobId(record.job().name())];
+  Since& since = since_[record.create_sequence()];
   if (since.state != record.job().state() ||
       since.epoch != record.job().attempt_epoch()) {
     since = {record.job().state(), record.job().attempt_epoch(), now};
@@ -255,7 +255,7 @@ absl::Status Control::Evaluate(Store& store, const std::string& id) {
   for (int round = 0; round < 4; ++round) {
     const RecordPtr record = ledger_.Find(id);
     if (record == nullptr || !IsActive(record->job().state())) {
-      since_.erase(id);
+      if (record != nullptr) since_.erase(record->create_sequence());
       return absl::OkStatus();
     }
     GangView gang =

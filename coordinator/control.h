@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -277,7 +278,8 @@ class Control {
     int64_t epoch = 0;
     absl::Duration at;  // monotonic; after a restart, its time
   };
-  std::map<std::string, Since> since_;  // by job
+  // By create_sequence: every tick looks at every live job.
+  std::unordered_map<int64_t, Since> since_;
   absl::Duration next_progress_save_, next_house_keeping_, next_backup_;
   std::map<std::string, absl::Duration> reason_written_;  // by job; monotonic
   std::map<std::string, std::vector<absl::Duration>> blamed_;  // by worker

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 #include <set>
+#include <unordered_set>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -96,7 +97,13 @@ absl::Status Control::HouseKeep(Store& store) {
     return !ledger_.live().contains(entry.first);
   };
   std::erase_if(reason_written_, ended_job);
-  std::erase_if(since_, ended_job);
+  std::unordered_set<int64_t> live;
+  for (const auto& [id, record] : ledger_.live()) {
+    live.insert(record->create_sequence());
+  }
+  std::erase_if(since_, [&live](const auto& entry) {
+    return !live.contains(entry.first);
+  });
   std::erase_if(retry_at_, ended_job);
   if (std::erase_if(experts_, [this](const auto& entry) {
         return !ledger_.jobs().contains(entry.first);

@@ -78,24 +78,16 @@ absl::Status Control::Place(Store& store) {
     if (retry != retry_at_.end()) job.backoff_left = retry->second - now;
   }
   if (input.waiting.empty()) return absl::OkStatus();
-  const std::vector<WorkerView> views = registry_.All(now);
-  std::map<std::string, std::string> incarnations;
-  for (const WorkerView& view : views) {
-    incarnations[view.id] = view.incarnation;
-  }
-  input.workers = MakeSlots(views, worker_rows_, held);
-  std::map<std::string, std::string> link_domains;
-  for (const WorkerSlot& slot : input.workers) {
-    link_domains[slot.id] = slot.link_domain;
-  }
+  input.workers = MakeSlots(registry_, now, worker_rows_, held);
   const SchedulerPass pass = Schedule(std::move(input));
   for (const Placement& placement : pass.placements) {
     std::vector<state::v1::Member> members;
     for (const std::string& worker : placement.workers) {
+      const WorkerView view = *registry_.Find(worker, now);
       auto& member = members.emplace_back();
       member.set_worker_id(worker);
-      member.set_incarnation(incarnations[worker]);
-      member.set_link_domain(link_domains[worker]);
+      member.set_incarnation(view.incarnation);
+      member.set_link_domain(LinkDomainOf(view.last.device()));
     }
     JobChange change{.record = *ledger_.Find(placement.job)};
     CADRE_RETURN_IF_ERROR(
@@ -170,28 +162,30 @@ absl::Status Control::NoteExpiredLeases(Store& store) {
       break;  // the map has changed; a worker is in one gang only
     }
   }
-  std::map<std::pair<std::string, std::string>, int> counts;
-  for (const WorkerView& view : registry_.All(now)) {
-    const v1::Worker::State state = view.lease_live
-                                        ? ReportedState(view.last)
-                                        : v1::Worker::STATE_UNREACHABLE;
+  std::map<std::pair<v1::Worker::State, v1::Worker::AdminState>, int> counts;
+  registry_.ForEach(now, [&](const WorkerView& view, bool lease_live) {
+    const v1::Worker::State state =
+        lease_live ? ReportedState(view.last) : v1::Worker::STATE_UNREACHABLE;
     const auto row = worker_rows_.find(view.id);
     auto admin = v1::Worker::ADMIN_STATE_SCHEDULABLE;
     if (row != worker_rows_.end()) {
       admin = static_cast<v1::Worker::AdminState>(row->second.admin_state);
     }
     if (view.last.draining()) admin = v1::Worker::ADMIN_STATE_DRAINING;
-    ++counts[{v1::Worker::State_Name(state).substr(6),
-              v1::Worker::AdminState_Name(admin).substr(12)}];
-  }
-  for (int state = v1::Worker::STATE_IDLE;
-       state <= v1::Worker::STATE_UNREACHABLE; ++state) {
-    const std::string name =
-        v1::Worker::State_Name(static_cast<v1::Worker::State>(state)).substr(6);
-    for (const char* admin : {"SCHEDULABLE", "CORDONED", "DRAINING"}) {
+    ++counts[{state, admin}];
+  });
+  for (int number = v1::Worker::STATE_IDLE;
+       number <= v1::Worker::STATE_UNREACHABLE; ++number) {
+    const auto state = static_cast<v1::Worker::State>(number);
+    for (const auto admin :
+         {v1::Worker::ADMIN_STATE_SCHEDULABLE, v1::Worker::ADMIN_STATE_CORDONED,
+          v1::Worker::ADMIN_STATE_DRAINING}) {
       options_.metrics
-          ->Gauge(metric::kWorkers, {{"state", name}, {"admin_state", admin}})
-          .Set(counts[{name, admin}]);
+          ->Gauge(
+              metric::kWorkers,
+              {{"state", v1::Worker::State_Name(state).substr(6)},
+               {"admin_state", v1::Worker::AdminState_Name(admin).substr(12)}})
+          .Set(counts[{state, admin}]);
     }
   }
   return absl::OkStatus();

@@ -186,7 +186,7 @@ absl::StatusOr<v1::PlanJobResponse> Control::MakePlanFor(
       }
     }
     absl::MutexLock lock(&workers_mutex_);
-    slots = MakeSlots(registry_.All(options_.clock->Monotonic()),
+    slots = MakeSlots(registry_, options_.clock->Monotonic(),
                       committed_workers_, held);
     pool = PoolOf(job, slots);
   }

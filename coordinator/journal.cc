@@ -26,12 +26,13 @@
 #include "coordinator/api_error.h"
 #include "coordinator/disk_guard.h"
 #include "coordinator/schema.h"
+#include "coordinator/wal_checkpoints.h"
 
 namespace cadre::coordinator {
 namespace {
 
 constexpr size_t kMaxGroup = 64;
-constexpr int64_t kWalCheckpointBytes = int64_t{16} << 20;
+constexpr int kLogPages = 1024;  // 4 MiB; see wal_checkpoints.h
 
 absl::Status DiskFull(const absl::Status& cause) {
   return WithRetry(
@@ -54,6 +55,7 @@ struct Journal::Impl {
   int lock_fd = -1;
   std::unique_ptr<Database> db;
   std::unique_ptr<Store> store;
+  std::unique_ptr<WalCheckpoints> checkpoints;
   std::unique_ptr<DiskGuard> guard;
   Hooks hooks;
   std::thread writer;
@@ -68,6 +70,7 @@ struct Journal::Impl {
 
   ~Impl() {
     store.reset();
+    checkpoints.reset();
     db.reset();
     if (lock_fd >= 0) close(lock_fd);
   }
@@ -136,6 +139,7 @@ void Journal::Impl::CommitGroup(std::vector<Mutation> group) {
   if (committed.ok()) {
     if (hooks.publish) hooks.publish();
     Measure();
+    checkpoints->AfterCommit();
   } else {
     CADRE_CHECK(absl::IsResourceExhausted(committed))
         << "the journal cannot be written, and memory must not run ahead of "
@@ -157,13 +161,8 @@ void Journal::Impl::Undo() {
 }
 
 void Journal::Impl::Measure() {
-  const int64_t wal = FileSize(path + "-wal");
   db_bytes->Set(static_cast<double>(FileSize(path)));
-  wal_bytes->Set(static_cast<double>(wal));
-  if (wal < kWalCheckpointBytes) return;
-  // Readers are never waited for: what they still need stays in the WAL.
-  sqlite3_wal_checkpoint_v2(db->get(), nullptr, SQLITE_CHECKPOINT_PASSIVE,
-                            nullptr, nullptr);
+  wal_bytes->Set(static_cast<double>(FileSize(path + "-wal")));
 }
 
 void Journal::Impl::Run() {
@@ -215,7 +214,7 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(const Options& options) {
   impl.db = std::make_unique<Database>(std::move(db));
   CADRE_RETURN_IF_ERROR(impl.db->Exec(
       "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; "
-      // The writer makes the WAL checkpoints itself, at a size of its choice.
+      // Checkpoints are made by wal_checkpoints.h.
       "PRAGMA wal_autocheckpoint = 0; PRAGMA foreign_keys = ON;"));
   CADRE_RETURN_IF_ERROR(Migrate(*impl.db, impl.path));
   impl.guard =
@@ -273,6 +272,8 @@ Store& Journal::store() { return *impl_->store; }
 
 void Journal::Start(Hooks hooks) {
   impl_->hooks = std::move(hooks);
+  impl_->checkpoints =
+      std::make_unique<WalCheckpoints>(impl_->path, impl_->db.get(), kLogPages);
   impl_->writer = std::thread([this] { impl_->Run(); });
 }
 
@@ -295,6 +296,7 @@ void Journal::Stop() {
   }
   if (impl_->writer.joinable()) impl_->writer.join();
   if (impl_->db == nullptr) return;
+  impl_->checkpoints.reset();
   sqlite3_wal_checkpoint_v2(impl_->db->get(), nullptr,
                             SQLITE_CHECKPOINT_TRUNCATE, nullptr, nullptr);
 }

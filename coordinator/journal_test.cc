@@ -161,6 +161,23 @@ TEST_F(JournalTest, AFullDiskUndoesTheGroupAndSaysSo) {
   EXPECT_OK(Do(*journal, [](Store& store) { return Write(store, 1); }));
 }
 
+TEST_F(JournalTest, ItsLogDoesNotGrowWithWhatIsWritten) {
+  const std::string dir = FreshDir("log");
+  ASSERT_OK_AND_ASSIGN(auto journal, Open(dir));
+  journal->Start({});
+  constexpr int64_t kWritten = int64_t{64} << 20;
+  for (int64_t written = 0; written < kWritten; written += 1 << 18) {
+    EXPECT_OK(Do(*journal, [](Store& store) {
+      return store.PutMeta("big", std::string(1 << 18, 'x'));
+    }));
+  }
+  EXPECT_LT(std::filesystem::file_size(dir + "/state.db-wal"), kWritten / 2);
+  journal->Stop();
+  ASSERT_OK_AND_ASSIGN(const std::string value,
+                       journal->store().GetMeta("big"));
+  EXPECT_EQ(value.size(), size_t{1} << 18);
+}
+
 TEST_F(JournalTest, AnswersUnavailableOnceStopped) {
   ASSERT_OK_AND_ASSIGN(auto journal, Open(FreshDir("stopped")));
   journal->Start({});

@@ -99,26 +99,50 @@ std::optional<std::vector<const WorkerSlot*>> ChooseGang(
   return gang;
 }
 
+// The workers that fit a job, whatever their use. Jobs are many and kinds of
+// needs few: each kind is compared with the workers once.
+class FittingWorkers {
+ public:
+  explicit FittingWorkers(const std::vector<WorkerSlot>& workers)
+      : workers_(workers) {}
+  // In the order of the workers.
+  const std::vector<const WorkerSlot*>& For(const WaitingJob& job) {
+    const auto [it, fresh] =
+        of_need_.try_emplace({job.backend, job.min_memory_bytes, job.selector});
+    if (fresh) {
+      for (const WorkerSlot& worker : workers_) {
+        if (Fits(job, worker)) it->second.push_back(&worker);
+      }
+    }
+    return it->second;
+  }
+
+ private:
+  using Need =
+      std::tuple<std::string, int64_t, std::map<std::string, std::string>>;
+  const std::vector<WorkerSlot>& workers_;
+  std::map<Need, std::vector<const WorkerSlot*>> of_need_;
+};
+
 WaitReason Explain(const WaitingJob& job,
-                   const std::vector<WorkerSlot>& workers) {
-  int fitting = 0, free = 0, busy = 0, cordoned = 0, unreachable = 0;
+                   const std::vector<const WorkerSlot*>& fitting,
+                   size_t num_workers) {
+  int free = 0, busy = 0, cordoned = 0, unreachable = 0;
   std::map<std::string, int> free_by_domain;
-  for (const WorkerSlot& worker : workers) {
-    if (!Fits(job, worker)) continue;
-    ++fitting;
-    free += worker.use == Use::kFree;
-    busy += worker.use == Use::kBusy;
-    cordoned += worker.use == Use::kCordoned;
-    unreachable += worker.use == Use::kUnreachable;
-    if (worker.use == Use::kFree) ++free_by_domain[worker.link_domain];
+  for (const WorkerSlot* worker : fitting) {
+    free += worker->use == Use::kFree;
+    busy += worker->use == Use::kBusy;
+    cordoned += worker->use == Use::kCordoned;
+    unreachable += worker->use == Use::kUnreachable;
+    if (worker->use == Use::kFree) ++free_by_domain[worker->link_domain];
   }
   int largest = 0;
   for (const auto& [domain, count] : free_by_domain) {
     largest = std::max(largest, count);
   }
   std::string message = absl::StrCat(Needs(job), "; ");
-  if (fitting < job.num_workers) {
-    absl::StrAppend(&message, "only ", fitting, " of the ", workers.size(),
+  if (std::ssize(fitting) < job.num_workers) {
+    absl::StrAppend(&message, "only ", fitting.size(), " of the ", num_workers,
                     " registered workers fit");
     return {job.id, "NO_ELIGIBLE_WORKERS", message};
   }
@@ -131,11 +155,11 @@ WaitReason Explain(const WaitingJob& job,
           message};
 }
 
-std::vector<std::string> FittingIds(const WaitingJob& job,
-                                    const std::vector<WorkerSlot>& workers) {
+std::vector<std::string> BusyIds(
+    const std::vector<const WorkerSlot*>& workers) {
   std::vector<std::string> ids;
-  for (const WorkerSlot& worker : workers) {
-    if (worker.use == Use::kBusy && Fits(job, worker)) ids.push_back(worker.id);
+  for (const WorkerSlot* worker : workers) {
+    if (worker->use == Use::kBusy) ids.push_back(worker->id);
   }
   return ids;
 }
@@ -257,6 +281,7 @@ SchedulerPass Schedule(SchedulerInput input) {
   std::sort(
       workers.begin(), workers.end(),
       [](const WorkerSlot& a, const WorkerSlot& b) { return a.id < b.id; });
+  FittingWorkers fitting_workers(workers);
   std::map<std::string, std::string> kept_for;  // worker -> job
   const WaitingJob* blocked = nullptr;          // the first one of the pass
   size_t candidates = 0;
@@ -277,14 +302,15 @@ SchedulerPass Schedule(SchedulerInput input) {
                             absl::Ceil(job.backoff_left, absl::Seconds(1))))});
       continue;
     }
+    const std::vector<const WorkerSlot*>& fitting = fitting_workers.For(job);
     std::vector<const WorkerSlot*> free;
     int kept = 0;
     std::string keeper;
-    for (const WorkerSlot& worker : workers) {
-      if (worker.use != Use::kFree || !Fits(job, worker)) continue;
-      const auto it = kept_for.find(worker.id);
+    for (const WorkerSlot* worker : fitting) {
+      if (worker->use != Use::kFree) continue;
+      const auto it = kept_for.find(worker->id);
       if (it == kept_for.end()) {
-        free.push_back(&worker);
+        free.push_back(worker);
       } else {
         ++kept;
         keeper = it->second;
@@ -311,7 +337,7 @@ SchedulerPass Schedule(SchedulerInput input) {
       usage.Add(job.owner, static_cast<int>(gang->size()));
       continue;
     }
-    WaitReason reason = Explain(job, workers);
+    WaitReason reason = Explain(job, fitting, workers.size());
     if (kept > 0 && static_cast<int>(free.size()) + kept >= job.num_workers) {
       reason.code = "HELD_FOR_LARGER_JOB";
       absl::StrAppend(&reason.message, "; ", kept, " are kept for ", keeper);
@@ -327,16 +353,17 @@ SchedulerPass Schedule(SchedulerInput input) {
       if (blocked == nullptr && input.preemption) {
         pass.preempt = ChooseVictims(job.priority, job.num_workers,
                                      static_cast<int>(free.size()),
-                                     FittingIds(job, workers), input.holding);
+                                     BusyIds(fitting), input.holding);
       }
       if (blocked == nullptr) blocked = &job;
-      for (const WorkerSlot& worker : workers) {
-        const bool former =
-            std::find(job.former_workers.begin(), job.former_workers.end(),
-                      worker.id) != job.former_workers.end();
-        if ((job.recovering && former) ||
-            (job.waited > kMayBePassedFor && Fits(job, worker))) {
-          kept_for.emplace(worker.id, job.id);
+      if (job.recovering) {
+        for (const std::string& id : job.former_workers) {
+          kept_for.emplace(id, job.id);
+        }
+      }
+      if (job.waited > kMayBePassedFor) {
+        for (const WorkerSlot* worker : fitting) {
+          kept_for.emplace(worker->id, job.id);
         }
       }
     }

@@ -7,14 +7,10 @@
 #include "coordinator/ledger.h"
 
 namespace cadre::coordinator {
-namespace {
-
-std::string LinkDomain(const v1::Device& device) {
+std::string LinkDomainOf(const v1::Device& device) {
   return device.link_domain().empty() ? device.hostname()
                                       : device.link_domain();
 }
-
-}  // namespace
 
 WaitingJob ToWaiting(const state::v1::JobRecord& record) {
   const v1::Job& job = record.job();
@@ -58,20 +54,21 @@ HoldingJob ToHolding(const state::v1::JobRecord& record) {
   return holding;
 }
 
-std::vector<WorkerSlot> MakeSlots(const std::vector<WorkerView>& views,
+std::vector<WorkerSlot> MakeSlots(const WorkerRegistry& registry,
+                                  absl::Duration now,
                                   const std::map<std::string, WorkerRow>& rows,
                                   const std::set<std::string>& held) {
   std::vector<WorkerSlot> slots;
-  for (const WorkerView& view : views) {
+  registry.ForEach(now, [&](const WorkerView& view, bool lease_live) {
     const v1::Device& device = view.last.device();
     WorkerSlot slot{.id = view.id,
                     .backend = device.backend(),
                     .memory_bytes = device.memory_bytes(),
-                    .link_domain = LinkDomain(device),
+                    .link_domain = LinkDomainOf(device),
                     .hostname = device.hostname(),
                     .labels = {device.labels().begin(), device.labels().end()}};
     const auto row = rows.find(view.id);
-    if (!view.lease_live) {
+    if (!lease_live) {
       slot.use = WorkerSlot::Use::kUnreachable;
     } else if (held.contains(view.id) || !view.last.has_idle()) {
       slot.use = WorkerSlot::Use::kBusy;
@@ -81,7 +78,7 @@ std::vector<WorkerSlot> MakeSlots(const std::vector<WorkerView>& views,
       slot.use = WorkerSlot::Use::kCordoned;
     }
     slots.push_back(std::move(slot));
-  }
+  });
   return slots;
 }
 

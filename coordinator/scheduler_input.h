@@ -16,6 +16,9 @@
 
 namespace cadre::coordinator {
 
+// A worker that names none is alone with those of its host.
+std::string LinkDomainOf(const v1::Device& device);
+
 // Without waited and backoff_left, which are the clock's. `smaller` has every
 // number that the plans allow; whether it is time for them, the caller knows.
 WaitingJob ToWaiting(const state::v1::JobRecord& record);
@@ -23,7 +26,8 @@ WaitingJob ToWaiting(const state::v1::JobRecord& record);
 HoldingJob ToHolding(const state::v1::JobRecord& record);
 
 // Every registered worker; `rows` by id, `held` are members of attempts.
-std::vector<WorkerSlot> MakeSlots(const std::vector<WorkerView>& views,
+std::vector<WorkerSlot> MakeSlots(const WorkerRegistry& registry,
+                                  absl::Duration now,
                                   const std::map<std::string, WorkerRow>& rows,
                                   const std::set<std::string>& held);
 

@@ -12,6 +12,7 @@
 #include "base/text/dataset_check.h"
 #include "model/sha256.h"
 #include "plan/dataset_proto.h"
+#include "plan/facts_cache.h"
 #include "plan/model_facts.h"
 
 namespace cadre::coordinator {
@@ -106,9 +107,9 @@ absl::Status AddDigests(const std::atomic<bool>* cancelled,
 
 // Ids that the embedding lacks would end the job only once it trains, and as
 // nobody's fault. Returns the number of errors added.
-int CheckVocabulary(const v1::JobSpec& spec, const std::string& tokenizer_dir,
-                    int32_t max_id, DataVerdict* verdict) {
-  const ModelFacts facts = LoadModelFacts(spec.model());
+int CheckVocabulary(const v1::JobSpec& spec, const ModelFacts& facts,
+                    const std::string& tokenizer_dir, int32_t max_id,
+                    DataVerdict* verdict) {
   // Without a specification loading the model will say what is wrong with it.
   if (!facts.spec.has_value() || max_id < facts.spec->vocab_size) return 0;
   AddFailure(
@@ -151,6 +152,9 @@ class TextDataChecker final : public DataChecker {
   DataVerdict CheckHead(const v1::JobSpec& spec) override;
   DataVerdict CheckWhole(const v1::JobSpec& spec,
                          const std::atomic<bool>* cancelled) override;
+
+ private:
+  ModelFactsCache facts_;
 };
 
 DataVerdict TextDataChecker::CheckHead(const v1::JobSpec& spec) {
@@ -198,8 +202,8 @@ DataVerdict TextDataChecker::CheckWhole(const v1::JobSpec& spec,
         "data.eval", &errors, &verdict);
   }
   if (errors == 0 && train.ok() && train->token_stats.has_value()) {
-    errors += CheckVocabulary(spec, tokenizer_dir, train->token_stats->max_id,
-                              &verdict);
+    errors += CheckVocabulary(spec, *facts_.Load(spec.model()), tokenizer_dir,
+                              train->token_stats->max_id, &verdict);
   }
   if (train.ok() && train->token_stats.has_value()) {
     verdict.stats = StatsWithLongRecords(*train->token_stats);

@@ -121,6 +121,15 @@ std::vector<WorkerView> WorkerRegistry::All(absl::Duration now) const {
   return all;
 }
 
+void WorkerRegistry::ForEach(
+    absl::Duration now,
+    absl::FunctionRef<void(const WorkerView&, bool)> look) const {
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [id, view] : workers_) {
+    look(view, now - view.last_sync < lease_ttl_);
+  }
+}
+
 bool WorkerRegistry::AllSilent(absl::Duration now) const {
   absl::MutexLock lock(&mutex_);
   for (const auto& [id, view] : workers_) {

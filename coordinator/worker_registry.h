@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "cadre/v1/admin_service.pb.h"
@@ -62,6 +63,10 @@ class WorkerRegistry {
                                  absl::Duration now) const;
   // By id.
   std::vector<WorkerView> All(absl::Duration now) const;
+  // The same without copies: calls `look` with each view and whether its lease
+  // is live, while every Sync waits. The view's own lease_live is not set.
+  void ForEach(absl::Duration now,
+               absl::FunctionRef<void(const WorkerView&, bool)> look) const;
 
   // True when there are several workers and none has a live lease: then the
   // coordinator itself is the likelier culprit.
