@@ -16,7 +16,8 @@ void Pass::Mixer(const KdaSpec& kda, bool backward) {
       Save({T_, n * d});
       Forward(part, D);
     }
-    for (int i = 0; i < 3; ++i) Save({T_, n * d});
+    FakeScope scope(&scratch_);
+    for (int i = 0; i < 3; ++i) Take({T_, n * d});
     Save({T_, d});
     Save({T_, n * d});
     Save({T_, n});
@@ -24,20 +25,20 @@ void Pass::Mixer(const KdaSpec& kda, bool backward) {
     Forward("self_attn.forget_gate.f_b_proj", d);
     Forward("self_attn.b_proj", D);
     Save({T_, n * d});
-    Save({T_, n * d});
     if (kda.full_rank_output_gate) {
+      Save({T_, n * d});
       Forward("self_attn.g_proj", D);
     } else {
       Save({T_, d});
       Forward("self_attn.g_a_proj", D);
       Forward("self_attn.g_b_proj", d);
     }
-    Save({T_, n * d});
     Forward("self_attn.o_proj", n * d);
     return;
   }
   FakeScope scope(&scratch_);
-  for (int i = 0; i < 3; ++i) Take({T_, n * d});
+  const int made_again = kda.full_rank_output_gate ? 1 : 2;
+  for (int i = 0; i < made_again + 3; ++i) Take({T_, n * d});
   Backward("self_attn.o_proj", n * d);
   if (kda.full_rank_output_gate) {
     Backward("self_attn.g_proj", D);

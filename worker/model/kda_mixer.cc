@@ -41,11 +41,27 @@ Tensor KdaMixer::ConvPart(const Tensor& fused, int part) const {
       .Rows(part * channels, (part + 1) * channels);
 }
 
-KdaInputs KdaMixer::RecurrenceInputs(const LayerContext& ctx) const {
+absl::Status KdaMixer::RunFront(const LayerContext& ctx,
+                                const Front& front) const {
+  const Tensor post[3] = {front.q, front.k, front.v};
+  ConvFrontForwardArgs args{.cu_seqlens = ctx.cu_seqlens};
+  for (int part = 0; part < 3; ++part) {
+    args.parts.push_back(
+        {.x = pre_[part],
+         .w = ConvPart(conv_->value, part),
+         .y = post[part].Reshape(
+             {ctx.num_tokens, spec_.num_heads * spec_.head_dim}),
+         .unit_dim = part < 2 ? spec_.head_dim : 0});
+  }
+  return ConvFrontForward(ctx.exec, args);
+}
+
+KdaInputs KdaMixer::RecurrenceInputs(const LayerContext& ctx,
+                                     const Front& front) const {
   const int64_t T = ctx.num_tokens, n = spec_.num_heads, d = spec_.head_dim;
-  return {.q = q_unit_,
-          .k = k_unit_,
-          .v = values_,
+  return {.q = front.q,
+          .k = front.k,
+          .v = front.v,
           .z = z_.Reshape({T, n, d}),
           .beta = beta_,
           .a_log = a_log_->value.Reshape({n}),
@@ -54,28 +70,32 @@ KdaInputs KdaMixer::RecurrenceInputs(const LayerContext& ctx) const {
           .lower_bound = spec_.gate_lower_bound};
 }
 
+absl::Status KdaMixer::RunNorm(const LayerContext& ctx, const Tensor& gate,
+                               const Tensor& normed) const {
+  return GatedRmsNormForward(ctx.exec,
+                             {.x = o_heads_,
+                              .gate = gate,
+                              .w = o_norm_->value,
+                              .y = normed,
+                              .eps = norm_eps_,
+                              .activation = GateActivation::kSigmoid});
+}
+
 absl::Status KdaMixer::Forward(const LayerContext& ctx, const Tensor& x,
                                const Tensor& y) {
   PhaseScope phase(ctx.phases, Phase::kAttention);
   const int64_t T = ctx.num_tokens, n = spec_.num_heads, d = spec_.head_dim;
   x_ = x;
   Linear* const projections[3] = {&q_, &k_, &v_};
-  ConvFrontForwardArgs front{.cu_seqlens = ctx.cu_seqlens};
   for (int part = 0; part < 3; ++part) {
     pre_[part] = ctx.Saved({T, n * d});
     CADRE_RETURN_IF_ERROR(projections[part]->Forward(ctx, x, pre_[part]));
   }
-  q_unit_ = ctx.Saved({T, n, d});
-  k_unit_ = ctx.Saved({T, n, d});
-  values_ = ctx.Saved({T, n, d});
-  const Tensor post[3] = {q_unit_, k_unit_, values_};
-  for (int part = 0; part < 3; ++part) {
-    front.parts.push_back({.x = pre_[part],
-                           .w = ConvPart(conv_->value, part),
-                           .y = post[part].Reshape({T, n * d}),
-                           .unit_dim = part < 2 ? d : 0});
-  }
-  CADRE_RETURN_IF_ERROR(ConvFrontForward(ctx.exec, front));
+  ArenaScope scope(ctx.scratch);
+  const Front front{.q = ctx.Scratch({T, n, d}),
+                    .k = ctx.Scratch({T, n, d}),
+                    .v = ctx.Scratch({T, n, d})};
+  CADRE_RETURN_IF_ERROR(RunFront(ctx, front));
 
   f_mid_ = ctx.Saved({T, f_a_.out()});
   z_ = ctx.Saved({T, n * d});
@@ -85,8 +105,8 @@ absl::Status KdaMixer::Forward(const LayerContext& ctx, const Tensor& x,
   CADRE_RETURN_IF_ERROR(b_.Forward(ctx, x, beta_));
   o_heads_ = ctx.Saved({T, n, d});
   {
-    ArenaScope scope(ctx.scratch);
-    const KdaInputs in = RecurrenceInputs(ctx);
+    ArenaScope workspace(ctx.scratch);
+    const KdaInputs in = RecurrenceInputs(ctx, front);
     CADRE_RETURN_IF_ERROR(
         KdaForward(ctx.exec, {.in = in,
                               .o = o_heads_,
@@ -94,23 +114,20 @@ absl::Status KdaMixer::Forward(const LayerContext& ctx, const Tensor& x,
                                   KdaForwardWorkspaceBytes(ctx.exec, in))}));
   }
 
-  gate_ = ctx.Saved({T, n * d});
+  // Over q and k, which nothing reads any more.
+  Tensor gate = front.k;
+  const Tensor normed = front.q;
   if (spec_.full_rank_output_gate) {
-    CADRE_RETURN_IF_ERROR(g_b_.Forward(ctx, x, gate_));
+    gate_ = ctx.Saved({T, n, d});
+    gate = gate_;
+    CADRE_RETURN_IF_ERROR(g_b_.Forward(ctx, x, gate.Reshape({T, n * d})));
   } else {
     g_mid_ = ctx.Saved({T, g_a_.out()});
     CADRE_RETURN_IF_ERROR(g_a_.Forward(ctx, x, g_mid_));
-    CADRE_RETURN_IF_ERROR(g_b_.Forward(ctx, g_mid_, gate_));
+    CADRE_RETURN_IF_ERROR(g_b_.Forward(ctx, g_mid_, gate.Reshape({T, n * d})));
   }
-  normed_ = ctx.Saved({T, n * d});
-  CADRE_RETURN_IF_ERROR(
-      GatedRmsNormForward(ctx.exec, {.x = o_heads_,
-                                     .gate = gate_.Reshape({T, n, d}),
-                                     .w = o_norm_->value,
-                                     .y = normed_.Reshape({T, n, d}),
-                                     .eps = norm_eps_,
-                                     .activation = GateActivation::kSigmoid}));
-  return o_.Forward(ctx, normed_, y);
+  CADRE_RETURN_IF_ERROR(RunNorm(ctx, gate, normed));
+  return o_.Forward(ctx, normed.Reshape({T, n * d}), y);
 }
 
 absl::Status KdaMixer::Backward(const LayerContext& ctx, const Tensor& dy,
@@ -118,13 +135,22 @@ absl::Status KdaMixer::Backward(const LayerContext& ctx, const Tensor& dy,
   PhaseScope phase(ctx.phases, Phase::kAttention);
   const int64_t T = ctx.num_tokens, n = spec_.num_heads, d = spec_.head_dim;
   ArenaScope scope(ctx.scratch);
+  const Tensor normed = ctx.Scratch({T, n, d});
+  Tensor gate = gate_;
+  if (!spec_.full_rank_output_gate) {
+    gate = ctx.Scratch({T, n, d});
+    CADRE_RETURN_IF_ERROR(
+        g_b_.ForwardAgain(ctx, g_mid_, gate.Reshape({T, n * d})));
+  }
+  CADRE_RETURN_IF_ERROR(RunNorm(ctx, gate, normed));
   const Tensor d_normed = ctx.Scratch({T, n * d});
   const Tensor d_heads = ctx.Scratch({T, n, d});
   const Tensor d_gate = ctx.Scratch({T, n * d});
-  CADRE_RETURN_IF_ERROR(o_.Backward(ctx, normed_, dy, d_normed));
+  CADRE_RETURN_IF_ERROR(
+      o_.Backward(ctx, normed.Reshape({T, n * d}), dy, d_normed));
   CADRE_RETURN_IF_ERROR(
       GatedRmsNormBackward(ctx.exec, {.x = o_heads_,
-                                      .gate = gate_.Reshape({T, n, d}),
+                                      .gate = gate,
                                       .w = o_norm_->value,
                                       .dy = d_normed.Reshape({T, n, d}),
                                       .dx = d_heads,
@@ -146,7 +172,12 @@ absl::Status KdaMixer::Backward(const LayerContext& ctx, const Tensor& dy,
   const auto flat = [](const Tensor& grad, int64_t size) {
     return grad.present() ? grad.Reshape({size}) : grad;
   };
-  const KdaInputs in = RecurrenceInputs(ctx);
+  // Where nothing is needed from until the convolutions' gradients.
+  const Front front{.q = normed,
+                    .k = d_normed.Reshape({T, n, d}),
+                    .v = d_gate.Reshape({T, n, d})};
+  CADRE_RETURN_IF_ERROR(RunFront(ctx, front));
+  const KdaInputs in = RecurrenceInputs(ctx, front);
   CADRE_RETURN_IF_ERROR(
       KdaBackward(ctx.exec, {.in = in,
                              .d_o = d_heads,
@@ -169,16 +200,16 @@ absl::Status KdaMixer::Backward(const LayerContext& ctx, const Tensor& dy,
   const Tensor d_post[3] = {dq, dk, dv};
   const Tensor d_pre[3] = {d_normed, d_heads.Reshape({T, n * d}), d_gate};
   Linear* const projections[3] = {&q_, &k_, &v_};
-  ConvFrontBackwardArgs front{.cu_seqlens = ctx.cu_seqlens};
+  ConvFrontBackwardArgs back{.cu_seqlens = ctx.cu_seqlens};
   for (int part = 0; part < 3; ++part) {
-    front.parts.push_back({.x = pre_[part],
-                           .w = ConvPart(conv_->value, part),
-                           .dy = d_post[part].Reshape({T, n * d}),
-                           .dx = d_pre[part],
-                           .dw = ConvPart(conv_->grad, part),
-                           .unit_dim = part < 2 ? d : 0});
+    back.parts.push_back({.x = pre_[part],
+                          .w = ConvPart(conv_->value, part),
+                          .dy = d_post[part].Reshape({T, n * d}),
+                          .dx = d_pre[part],
+                          .dw = ConvPart(conv_->grad, part),
+                          .unit_dim = part < 2 ? d : 0});
   }
-  CADRE_RETURN_IF_ERROR(ConvFrontBackward(ctx.exec, front));
+  CADRE_RETURN_IF_ERROR(ConvFrontBackward(ctx.exec, back));
   for (int part = 0; part < 3; ++part) {
     CADRE_RETURN_IF_ERROR(projections[part]->Backward(ctx, x_, d_pre[part], dx,
                                                       /*accumulate=*/true));

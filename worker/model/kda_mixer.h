@@ -25,10 +25,18 @@ class KdaMixer final : public Layer {
                         const Tensor& dx) override;
 
  private:
-  // Of the last forward pass.
-  KdaInputs RecurrenceInputs(const LayerContext& ctx) const;
+  // q, k and v behind their convolutions, the first two of unit length.
+  struct Front {
+    Tensor q, k, v;
+  };
+
   KdaMixer(const KdaSpec& spec, double norm_eps)
       : spec_(spec), norm_eps_(norm_eps) {}
+  // These from what the last forward pass kept.
+  absl::Status RunFront(const LayerContext& ctx, const Front& front) const;
+  KdaInputs RecurrenceInputs(const LayerContext& ctx, const Front& front) const;
+  absl::Status RunNorm(const LayerContext& ctx, const Tensor& gate,
+                       const Tensor& normed) const;
   // Rows of the fused convolution that belong to part 0 (q), 1 (k) or 2 (v).
   Tensor ConvPart(const Tensor& fused, int part) const;
 
@@ -39,10 +47,10 @@ class KdaMixer final : public Layer {
   Parameter *conv_ = nullptr, *a_log_ = nullptr, *dt_bias_ = nullptr,
             *o_norm_ = nullptr;
 
-  // Of the last forward pass: before and behind the convolutions, behind the
-  // l2 norms, and so on in the order of the computation.
-  Tensor x_, pre_[3], q_unit_, k_unit_, values_, f_mid_, z_, beta_, o_heads_,
-      g_mid_, gate_, normed_;
+  // Of the last forward pass. What one cheap launch makes of these is made
+  // again in the backward: behind the convolutions, behind the gated norm, and
+  // the output gate unless a product of full rank makes it.
+  Tensor x_, pre_[3], f_mid_, z_, beta_, o_heads_, g_mid_, gate_;
 };
 
 }  // namespace cadre

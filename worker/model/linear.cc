@@ -20,10 +20,24 @@ absl::StatusOr<Tensor> Linear::Dropped(const LayerContext& ctx,
   return out;
 }
 
+absl::Status Linear::MultiplyWeight(const LayerContext& ctx, const Tensor& x,
+                                    const Tensor& y) const {
+  return Gemm(ctx.exec, {.a = x, .b = weight_->value, .c = y, .trans_b = true});
+}
+
+absl::Status Linear::AddAdapter(const LayerContext& ctx,
+                                const Tensor& y) const {
+  return Gemm(ctx.exec, {.a = xa_,
+                         .b = lora_.b->value,
+                         .c = y,
+                         .trans_b = true,
+                         .alpha = lora_.scale,
+                         .beta = 1});
+}
+
 absl::Status Linear::Forward(const LayerContext& ctx, const Tensor& x,
                              const Tensor& y) {
-  CADRE_RETURN_IF_ERROR(
-      Gemm(ctx.exec, {.a = x, .b = weight_->value, .c = y, .trans_b = true}));
+  CADRE_RETURN_IF_ERROR(MultiplyWeight(ctx, x, y));
   if (lora_.a == nullptr) return absl::OkStatus();
   xa_ = ctx.Saved({x.dim(0), lora_.a->value.dim(0)});
   ArenaScope scope(ctx.scratch);
@@ -31,12 +45,13 @@ absl::Status Linear::Forward(const LayerContext& ctx, const Tensor& x,
   CADRE_RETURN_IF_ERROR(
       Gemm(ctx.exec,
            {.a = dropped, .b = lora_.a->value, .c = xa_, .trans_b = true}));
-  return Gemm(ctx.exec, {.a = xa_,
-                         .b = lora_.b->value,
-                         .c = y,
-                         .trans_b = true,
-                         .alpha = lora_.scale,
-                         .beta = 1});
+  return AddAdapter(ctx, y);
+}
+
+absl::Status Linear::ForwardAgain(const LayerContext& ctx, const Tensor& x,
+                                  const Tensor& y) const {
+  CADRE_RETURN_IF_ERROR(MultiplyWeight(ctx, x, y));
+  return lora_.a == nullptr ? absl::OkStatus() : AddAdapter(ctx, y);
 }
 
 absl::Status Linear::Backward(const LayerContext& ctx, const Tensor& x,

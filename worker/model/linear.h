@@ -38,6 +38,10 @@ class Linear {
   absl::Status Forward(const LayerContext& ctx, const Tensor& x,
                        const Tensor& y);
 
+  // y of the last Forward once more, from the same x.
+  absl::Status ForwardAgain(const LayerContext& ctx, const Tensor& x,
+                            const Tensor& y) const;
+
   // x as given to the last Forward; dy may be of the parameters' dtype. dx [T,
   // in] is overwritten, or added to with accumulate; absent: not wanted.
   absl::Status Backward(const LayerContext& ctx, const Tensor& x,
@@ -45,6 +49,9 @@ class Linear {
                         bool accumulate = false);
 
  private:
+  absl::Status MultiplyWeight(const LayerContext& ctx, const Tensor& x,
+                              const Tensor& y) const;
+  absl::Status AddAdapter(const LayerContext& ctx, const Tensor& y) const;
   absl::Status LoraBackward(const LayerContext& ctx, const Tensor& x,
                             const Tensor& dy, const Tensor& dx);
   // drop(x), or x itself without dropout; from scratch.
