@@ -90,7 +90,7 @@ __device__ __forceinline__ void FinishWrites(const Problem& p, uint16_t* dv,
     Pin(sums.ak);
     WriteValues(smem, at,
                 dv + p.row(smem.job.begin, smem.job.head) + half * kFinishDim,
-                p.pitch(), smem.job.length, values, sums);
+                p.pitch(), smem.job.length, values);
 #pragma unroll
     for (int half_row = 0; half_row < 2; ++half_row) {
       const float beta = smem.beta[at.row[half_row]];
@@ -114,28 +114,38 @@ __device__ __forceinline__ void FinishWrites(const Problem& p, uint16_t* dv,
   __syncthreads();
 }
 
-// dq, dk and what remains of z's gradient.
+// dq.
+__device__ __forceinline__ void FinishQueries(const Problem& p, uint16_t* dq,
+                                              FinishSmem& smem,
+                                              FinishSums& sums) {
+  const FinishRows rows = RowsOfJob(p, smem.job, ClusterRank());
+  float keys[2];
+  AddAbove(smem, FinishPlace(), rows, sums, keys);
+  SumBeta(smem, FinishPlace(), keys);
+  WriteKeys(FinishPlace(), rows, sums.dq, dq + (rows.q - p.q));
+}
+
+// dk, and what remains of z's gradient.
 __device__ __forceinline__ void FinishKeys(const Problem& p,
                                            const FinishOutput& out,
                                            FinishSmem& smem, FinishSums& sums) {
-  const int half = ClusterRank(), head = smem.job.head;
-  const FinishRows rows = RowsOfJob(p, smem.job, half);
-  const int64_t origin = p.row(smem.job.begin, head) + half * kFinishDim;
-  AddAbove(smem, FinishPlace(), rows, sums);
-  WriteKeys(FinishPlace(), rows, sums.dq, out.dq + origin);
-  uint16_t z[kSub];
-  LoadColumn(p.z + origin, rows.pitch, rows.length, FinishColumn(FinishPlace()),
-             z);
-  AddBelow(smem, FinishPlace(), rows, sums);
-  WriteKeys(FinishPlace(), rows, sums.ak, out.dk + origin);
-  SumBeta(smem, FinishPlace(), sums);
   float dg[kSub];
-  SumInsideBlock(smem, FinishPlace(), sums, dg);
+  uint16_t z[kSub];
+  {
+    const FinishRows rows = RowsOfJob(p, smem.job, ClusterRank());
+    LoadColumn(p.z + (rows.q - p.q), rows.pitch, rows.length,
+               FinishColumn(FinishPlace()), z);
+    AddBelow(smem, FinishPlace(), rows, sums);
+    WriteKeys(FinishPlace(), rows, sums.ak, out.dk + (rows.q - p.q));
+    SumInsideBlock(smem, FinishPlace(), sums, dg);
+  }
   __syncthreads();
   AddLowerBlocks(smem, FinishPlace(), dg);
+  const int half = ClusterRank(), head = smem.job.head;
+  const FinishRows rows = RowsOfJob(p, smem.job, half);
   WriteGate({Exp2(kLog2E * p.a_log[head]), p.bound, p.bounded},
             p.dt_bias + head * kDim + half * kFinishDim, rows, FinishPlace(), z,
-            dg, out.dz + origin, out.part_dt_bias != nullptr, smem);
+            dg, out.dz + (rows.q - p.q), out.part_dt_bias != nullptr, smem);
   __syncthreads();
   WriteSums(p, half, out, smem);
 }
@@ -158,6 +168,7 @@ __device__ __forceinline__ void FinishChunk(const Problem& p,
                 smem, sums, d_aqk);
     FinishWrites(p, out.dv, smem, d_aqk, sums);
   }
+  FinishQueries(p, out.dq, smem, sums);
   FinishKeys(p, out, smem, sums);
 }
 

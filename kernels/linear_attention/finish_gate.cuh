@@ -45,14 +45,14 @@ __device__ __forceinline__ void LoadColumn(const uint16_t* from, int pitch,
     x[i] = __ldg(from + min(at.row0 + i, length - 1) * pitch + at.column);
 }
 
-// The rows' shares of dbeta into shared memory.
+// The rows' shares of dbeta, to what WriteValues left there.
 __device__ __forceinline__ void SumBeta(FinishSmem& smem, const FinishPlace& at,
-                                        const FinishSums& sums) {
+                                        const float (&keys)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float b = smem.beta[at.row[half]];
-    const float sum = QuadSum(sums.values[half] + (1.0f - b) * sums.keys[half]);
-    if (at.quad == 0) smem.row_part[at.part][at.row[half]] = sum;
+    const int row = at.row[half];
+    const float sum = QuadSum((1.0f - smem.beta[row]) * keys[half]);
+    if (at.quad == 0) smem.row_part[at.part][row] += sum;
   }
 }
 

@@ -140,15 +140,16 @@ __device__ inline void AddSteepBelow(const FinishSmem& smem,
 }
 
 // What the state before the chunk and rows above give to q and k: dq and ak,
-// and what they give to dG and dbeta.
+// and what they give to dG. keys: <k, ak> of the thread's rows, its columns'
+// part.
 __device__ __forceinline__ void AddAbove(const FinishSmem& smem,
                                          const FinishPlace& at,
                                          const FinishRows& rows,
-                                         FinishSums& sums) {
+                                         FinishSums& sums, float (&keys)[2]) {
 #pragma unroll 1
   for (int c = 0; c <= at.block; ++c) {
     const bool own = c == at.block;
-    const uint16_t* keys = own ? smem.kd : smem.kn;
+    const uint16_t* tile = own ? smem.kd : smem.kn;
     if (!own) {
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
@@ -166,14 +167,14 @@ __device__ __forceinline__ void AddAbove(const FinishSmem& smem,
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       uint32_t b[4];
-      LoadColumns(b, keys, c, n, at);
+      LoadColumns(b, tile, c, n, at);
       MmaBf16(sums.dq[2 * n], of_q, b[0], b[1]);
       MmaBf16(sums.dq[2 * n + 1], of_q, b[2], b[3]);
       MmaBf16(sums.ak[2 * n], of_k, b[0], b[1]);
       MmaBf16(sums.ak[2 * n + 1], of_k, b[2], b[3]);
     }
   }
-  sums.keys[0] = sums.keys[1] = 0;
+  keys[0] = keys[1] = 0;
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
 #pragma unroll
@@ -186,7 +187,7 @@ __device__ __forceinline__ void AddAbove(const FinishSmem& smem,
       float& k0 = sums.ak[n][2 * half];
       float& k1 = sums.ak[n][2 * half + 1];
       const float low = Low(kp) * k0, high = High(kp) * k1;
-      sums.keys[half] += low + high;
+      keys[half] += low + high;
       sums.dg[n][2 * half] = low + Low(qp) * q0;
       sums.dg[n][2 * half + 1] = high + High(qp) * q1;
       const float since[2] = {Exp2(g.x), Exp2(g.y)};
@@ -199,8 +200,7 @@ __device__ __forceinline__ void AddAbove(const FinishSmem& smem,
   if (!smem.steep[at.block]) return;
   float unused[2] = {0, 0};
   AddSteepAbove(smem, at, rows, smem.d_aqk, rows.q, sums.dq, sums.dg, unused);
-  AddSteepAbove(smem, at, rows, smem.d_akk, rows.k, sums.ak, sums.dg,
-                sums.keys);
+  AddSteepAbove(smem, at, rows, smem.d_akk, rows.k, sums.ak, sums.dg, keys);
 }
 
 // to[16,32] += what the rows of a block give to the thread's rows.

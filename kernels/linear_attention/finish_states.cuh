@@ -135,11 +135,10 @@ __device__ __forceinline__ void StoreWrites(FinishSmem& smem,
 }
 
 // dv = beta v', and what <v', v> gives to dbeta.
-__device__ __forceinline__ void WriteValues(const FinishSmem& smem,
+__device__ __forceinline__ void WriteValues(FinishSmem& smem,
                                             const FinishPlace& at, uint16_t* dv,
                                             int pitch, int length,
-                                            const float (&values)[4][4],
-                                            FinishSums& sums) {
+                                            const float (&values)[4][4]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float beta = smem.beta[at.row[half]];
@@ -154,7 +153,8 @@ __device__ __forceinline__ void WriteValues(const FinishSmem& smem,
                                      8 * n) = Pack(beta * x, beta * y);
       }
     }
-    sums.values[half] = beta * (1.0f - beta) * sum;
+    sum = QuadSum(beta * (1.0f - beta) * sum);
+    if (at.quad == 0) smem.row_part[at.part][at.row[half]] = sum;
   }
 }
 

@@ -117,8 +117,7 @@ struct FinishSums {
   float ak[4][4];     // what rows above give to k, likewise; then dk
   float below[4][4];  // what rows below give to k, times exp(G - border)
   float dg[4][4];
-  float values[2];  // beta (1 - beta) <v', v>
-  float keys[2];    // <k, ak>
+  float keys[2];  // <k, ak>, of a row
 };
 
 // The thread's two columns of row `half` in a tile. Eight columns further is an
