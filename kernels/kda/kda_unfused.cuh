@@ -208,6 +208,34 @@ static __global__ void __launch_bounds__(256)
   }
 }
 
+// Tiles of the workspace into shared memory: there when this returns.
+struct TileCopy {
+  uint16_t* to;
+  const uint16_t* from;
+  int elements;
+};
+template <int kCount>
+struct TileCopies {
+  TileCopy copies[kCount];
+};
+template <int kCount>
+__device__ __forceinline__ void LoadTiles(uint64_t* loaded,
+                                          const TileCopies<kCount>& tiles) {
+  if (threadIdx.x == 0) {
+    BarrierInit(loaded, 1);
+    BarrierInitFence();
+    int bytes = 0;
+#pragma unroll
+    for (const TileCopy& copy : tiles.copies) bytes += 2 * copy.elements;
+    BarrierExpect(loaded, bytes);
+#pragma unroll
+    for (const TileCopy& copy : tiles.copies)
+      BulkCopy(copy.to, copy.from, 2 * copy.elements, loaded);
+  }
+  __syncthreads();
+  BarrierWait(loaded, 0);
+}
+
 // tiles <- Inv diag(beta) tiles: a batched product, one warpgroup a tile.
 struct ProductSmem {
   uint16_t tile[kTile];
@@ -219,15 +247,9 @@ static __global__ void __launch_bounds__(128)
   extern __shared__ __align__(1024) uint8_t bytes[];
   ProductSmem& smem = *reinterpret_cast<ProductSmem*>(bytes);
   const int64_t tile = blockIdx.x;
-  if (threadIdx.x == 0) {
-    BarrierInit(&smem.loaded, 1);
-    BarrierInitFence();
-    BarrierExpect(&smem.loaded, 2 * (kTile + kSquare));
-    BulkCopy(smem.tile, tiles + tile * kTile, 2 * kTile, &smem.loaded);
-    BulkCopy(smem.inverse, inverse + tile * kSquare, 2 * kSquare, &smem.loaded);
-  }
-  __syncthreads();
-  BarrierWait(&smem.loaded, 0);
+  LoadTiles<2>(&smem.loaded,
+               {{{smem.tile, tiles + tile * kTile, kTile},
+                 {smem.inverse, inverse + tile * kSquare, kSquare}}});
   const HeadPlace at;
 #pragma unroll
   for (int part = 0; part < 2; ++part) {
@@ -278,17 +300,10 @@ static __global__ void __launch_bounds__(128)
   OutputSmem& smem = *reinterpret_cast<OutputSmem*>(bytes);
   const int head = blockIdx.x % p.heads, chunk = blockIdx.x / p.heads;
   const int64_t tile = p.tile(chunk, head);
-  if (threadIdx.x == 0) {
-    BarrierInit(&smem.loaded, 1);
-    BarrierInitFence();
-    BarrierExpect(&smem.loaded, 2 * (2 * kTile + kState + kSquare));
-    BulkCopy(smem.qg, p.qg + tile * kTile, 2 * kTile, &smem.loaded);
-    BulkCopy(smem.x, p.u + tile * kTile, 2 * kTile, &smem.loaded);
-    BulkCopy(smem.s, p.s + tile * kState, 2 * kState, &smem.loaded);
-    BulkCopy(smem.aqk, p.aqk + tile * kSquare, 2 * kSquare, &smem.loaded);
-  }
-  __syncthreads();
-  BarrierWait(&smem.loaded, 0);
+  LoadTiles<4>(&smem.loaded, {{{smem.qg, p.qg + tile * kTile, kTile},
+                               {smem.x, p.u + tile * kTile, kTile},
+                               {smem.s, p.s + tile * kState, kState},
+                               {smem.aqk, p.aqk + tile * kSquare, kSquare}}});
   const HeadPlace at;
 #pragma unroll
   for (int part = 0; part < 2; ++part) {

@@ -69,25 +69,11 @@ __device__ __forceinline__ void HeadScores(HeadPrepareSmem& smem,
                          factor[half] * Exp2(g[half] - gj.x);
         const float x1 = (acc[0][n][2 * half + 1] + acc[1][n][2 * half + 1]) *
                          factor[half] * Exp2(g[half] - gj.y);
-        if (keys) {
-          *reinterpret_cast<float2*>(&smem.inverse[i * kInversePitch + j]) =
-              make_float2(j < i ? x0 : 0.0f, j + 1 < i ? x1 : 0.0f);
-        } else {
-          *reinterpret_cast<uint32_t*>(aqk + Square(i, j)) =
-              Pack(j <= i ? x0 : 0.0f, j + 1 <= i ? x1 : 0.0f);
-        }
+        StoreScores(keys, smem.inverse, aqk, i, j, x0, x1);
       }
     }
   }
-  if (!keys) {
-    // Zeros above the diagonal blocks, for the scan.
-    for (int piece = lane; piece < kSub * 2 * (3 - b); piece += 32) {
-      *reinterpret_cast<uint4*>(
-          aqk +
-          Square(b * kSub + (piece & 15), (b + 1) * kSub + (piece >> 4) * 8)) =
-          make_uint4(0, 0, 0, 0);
-    }
-  }
+  if (!keys) ZeroAboveBlock(aqk, b, lane);
 }
 
 // out <- pair of lower matrices times out, for a warp's 16 columns.

@@ -10,6 +10,28 @@ namespace cadre::linear_attention {
 
 constexpr int kInversePitch = 68;  // floats
 
+// A pair of one row of a score matrix, zeros above the diagonal: of the one to
+// invert, where the diagonal is zero, too, or of Aqk.
+__device__ __forceinline__ void StoreScores(bool to_invert, float* inverse,
+                                            uint16_t* aqk, int i, int j,
+                                            float x0, float x1) {
+  if (to_invert) {
+    *reinterpret_cast<float2*>(inverse + i * kInversePitch + j) =
+        make_float2(j < i ? x0 : 0.0f, j + 1 < i ? x1 : 0.0f);
+  } else {
+    *reinterpret_cast<uint32_t*>(aqk + Square(i, j)) =
+        Pack(j <= i ? x0 : 0.0f, j + 1 <= i ? x1 : 0.0f);
+  }
+}
+// Zeros above diagonal block b of Aqk, for the scan. By a warp.
+__device__ __forceinline__ void ZeroAboveBlock(uint16_t* aqk, int b, int lane) {
+  for (int piece = lane; piece < kSub * 2 * (3 - b); piece += 32) {
+    *reinterpret_cast<uint4*>(aqk + Square(b * kSub + (piece & 15),
+                                           (b + 1) * kSub + (piece >> 4) * 8)) =
+        make_uint4(0, 0, 0, 0);
+  }
+}
+
 // A operand [16,8] from shared floats of pitch kInversePitch.
 __device__ __forceinline__ void LoadTf32A(uint32_t (&a)[4], const float* m,
                                           int lane) {

@@ -244,62 +244,68 @@ absl::Status ByWidth(int64_t width, Fn&& fn) {
   }
 }
 
+// Both passes: kernels(T, width) names the kernel, make(part, T) says what it
+// works on.
+template <typename Args, typename Kernels, typename Make>
+absl::Status LaunchParts(const Exec& exec, const Args& args, Kernels&& kernels,
+                         Make&& make) {
+  int64_t channels = 0;
+  for (const auto& part : args.parts)
+    channels = std::max(channels, part.x.dim(1));
+  const Tensor& x = args.parts[0].x;
+  const int docs = static_cast<int>(args.cu_seqlens.dim(0) - 1);
+  return DispatchCuda(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    Parts<T> parts{};
+    for (size_t i = 0; i < args.parts.size(); ++i)
+      parts.part[i] = make(args.parts[i], zero);
+    return ByWidth(args.parts[0].w.dim(1), [&](auto width) {
+      return Launch(kOp, exec, ShapeFor(x.dim(0), channels, args.parts.size()),
+                    kernels(zero, width), parts,
+                    args.cu_seqlens.template data<int32_t>(), docs, x.dim(0),
+                    static_cast<float>(args.eps));
+    });
+  });
+}
+
 }  // namespace
 
 absl::StatusOr<bool> ConvFrontForwardCuda(const Exec& exec,
                                           const ConvFrontForwardArgs& args) {
-  int64_t channels = 0;
   for (const ConvFrontPart& part : args.parts) {
     if (!Takes(part.x, part.w, part.y, part.unit_dim)) return false;
-    channels = std::max(channels, part.x.dim(1));
   }
   if (args.parts.empty()) return true;
-  const Tensor& x = args.parts[0].x;
-  const int docs = static_cast<int>(args.cu_seqlens.dim(0) - 1);
-  CADRE_RETURN_IF_ERROR(DispatchCuda(x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    Parts<T> parts{};
-    for (size_t i = 0; i < args.parts.size(); ++i) {
-      const ConvFrontPart& part = args.parts[i];
-      parts.part[i] = MakePart<T>(part.x, part.w, part.y, part.unit_dim);
-    }
-    return ByWidth(args.parts[0].w.dim(1), [&](auto width) {
-      return Launch(kOp, exec, ShapeFor(x.dim(0), channels, args.parts.size()),
-                    ForwardKernel<T, width()>, parts,
-                    args.cu_seqlens.data<int32_t>(), docs, x.dim(0),
-                    static_cast<float>(args.eps));
-    });
-  }));
+  CADRE_RETURN_IF_ERROR(LaunchParts(
+      exec, args,
+      [](auto zero, auto width) {
+        return ForwardKernel<decltype(zero), width()>;
+      },
+      [](const ConvFrontPart& part, auto zero) {
+        return MakePart<decltype(zero)>(part.x, part.w, part.y, part.unit_dim);
+      }));
   return true;
 }
 
 absl::StatusOr<bool> ConvFrontBackwardCuda(const Exec& exec,
                                            const ConvFrontBackwardArgs& args) {
-  int64_t channels = 0;
   for (const ConvFrontBackwardPart& part : args.parts) {
     if (part.dw.present() || !Aligned16(part.dy.raw()) ||
         !Takes(part.x, part.w, part.dx, part.unit_dim))
       return false;
-    channels = std::max(channels, part.x.dim(1));
   }
   if (args.parts.empty()) return true;
-  const Tensor& x = args.parts[0].x;
-  const int docs = static_cast<int>(args.cu_seqlens.dim(0) - 1);
-  CADRE_RETURN_IF_ERROR(DispatchCuda(x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    Parts<T> parts{};
-    for (size_t i = 0; i < args.parts.size(); ++i) {
-      const ConvFrontBackwardPart& part = args.parts[i];
-      parts.part[i] = MakePart<T>(part.x, part.w, part.dx, part.unit_dim);
-      parts.part[i].dy = part.dy.data<T>();
-    }
-    return ByWidth(args.parts[0].w.dim(1), [&](auto width) {
-      return Launch(kOp, exec, ShapeFor(x.dim(0), channels, args.parts.size()),
-                    BackwardKernel<T, width()>, parts,
-                    args.cu_seqlens.data<int32_t>(), docs, x.dim(0),
-                    static_cast<float>(args.eps));
-    });
-  }));
+  CADRE_RETURN_IF_ERROR(LaunchParts(
+      exec, args,
+      [](auto zero, auto width) {
+        return BackwardKernel<decltype(zero), width()>;
+      },
+      [](const ConvFrontBackwardPart& part, auto zero) {
+        using T = decltype(zero);
+        auto made = MakePart<T>(part.x, part.w, part.dx, part.unit_dim);
+        made.dy = part.dy.data<T>();
+        return made;
+      }));
   return true;
 }
 
