@@ -1,9 +1,10 @@
 // Times KDA on the device and prints one JSON line a case; last, the layer from
 // convolutions to gated norm, fused and with a kernel for each step.
 //
-//   kda_bench T H         one shape, slow gates, one document
+//   kda_bench T H [D]     one shape, slow gates, one document; heads of D
 //   kda_bench [--quick]   only T = 8192, H = 32
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -32,12 +33,11 @@ void CheckOk(const absl::Status& status) {
   CADRE_CHECK(status.ok()) << std::string(status.message());
 }
 
-void Bench(int64_t tokens, int64_t heads, const std::string& gates,
-           bool packed) {
-  constexpr int64_t kDim = 128;
+void Bench(int64_t tokens, int64_t heads, const std::string& gates, bool packed,
+           int64_t dim = 128) {
   const std::vector<int32_t> cu = linear_attention::Borders(tokens, packed);
   const int64_t docs = static_cast<int64_t>(cu.size()) - 1;
-  const std::vector<int64_t> wide = {tokens, heads, kDim};
+  const std::vector<int64_t> wide = {tokens, heads, dim};
   std::vector<DeviceTensor> x;  // q k v z d_o, then o dq dk dv dz
   for (int i = 0; i < 10; ++i) {
     x.emplace_back(DType::kBF16, wide);
@@ -49,15 +49,11 @@ void Bench(int64_t tokens, int64_t heads, const std::string& gates,
   DeviceTensor beta(DType::kF32, {tokens, heads});
   DeviceTensor dbeta(DType::kF32, {tokens, heads});
   FillNormal(beta, false, 0, 1, false, 9);
-  DeviceTensor a_log(DType::kF32, {heads}), bias(DType::kF32, {heads * kDim});
+  DeviceTensor a_log(DType::kF32, {heads}), bias(DType::kF32, {heads * dim});
   a_log.Zero();
   bias.Zero();
   TestTensor host_cu = TestTensor::Table(cu);
   const DeviceTensor table = DeviceTensor::Of(DType::kI32, {docs + 1}, host_cu);
-  const int64_t forward = KdaForwardWorkspaceBytes(tokens, heads, docs);
-  const int64_t backward = KdaBackwardWorkspaceBytes(tokens, heads, docs);
-  const DeviceTensor workspace(DType::kU8, {std::max(forward, backward)});
-
   const Exec exec{.backend = Backend::kCuda};
   const KdaInputs in = {.q = x[0].view(),
                         .k = x[1].view(),
@@ -67,6 +63,10 @@ void Bench(int64_t tokens, int64_t heads, const std::string& gates,
                         .a_log = a_log.view(),
                         .dt_bias = bias.view(),
                         .cu_seqlens = table.view()};
+  const int64_t forward = KdaForwardWorkspaceBytes(exec, in);
+  const int64_t backward = KdaBackwardWorkspaceBytes(exec, in);
+  const DeviceTensor workspace(DType::kU8,
+                               {std::max({forward, backward, int64_t{256}})});
   const auto run_forward = [&] {
     CheckOk(KdaForward(
         exec, {.in = in, .o = x[5].view(), .workspace = workspace.view()}));
@@ -81,9 +81,9 @@ void Bench(int64_t tokens, int64_t heads, const std::string& gates,
                                .dbeta = dbeta.view(),
                                .workspace = workspace.view()}));
   };
-  const double tensor = 2.0 * tokens * heads * kDim;
+  const double tensor = 2.0 * tokens * heads * dim;
   const double scalars = 4.0 * tokens * heads;
-  const double flops = linear_attention::ForwardFlops(tokens, heads);
+  const double flops = linear_attention::ForwardFlops(tokens, heads, dim);
   const int runs = tokens * heads > 3000000 ? 10 : 20;
   Report("kda", "forward", tokens, heads, gates, packed,
          Measure(runs, run_forward), 5 * tensor + scalars, flops, forward);
@@ -193,8 +193,9 @@ int main(int argc, char** argv) {
     return 0;
   }
   const bool quick = argc == 2 && std::strcmp(argv[1], "--quick") == 0;
-  if (argc == 3) {
-    cadre::Bench(std::atoll(argv[1]), std::atoll(argv[2]), "slow", false);
+  if (argc == 3 || argc == 4) {
+    cadre::Bench(std::atoll(argv[1]), std::atoll(argv[2]), "slow", false,
+                 argc == 4 ? std::atoll(argv[3]) : 128);
     return 0;
   }
   for (int64_t tokens : {2048, 8192, 32768, 131072}) {

@@ -100,8 +100,8 @@ inline Timing Measure(int runs, const std::function<void()>& body) {
 // Multiplications and additions of the chunk form, lower triangles counted as
 // such: two score matrices, the inverse, u and w, and the four products of the
 // scan. The backward repeats all that and adds about twice as much.
-inline double ForwardFlops(double tokens, double heads) {
-  const double c = 64, k = 128;
+inline double ForwardFlops(double tokens, double heads, double k = 128) {
+  const double c = 64;
   return tokens * heads *
          (2 * c * k + c * c / 3 + 2 * c * k + 3 * 2 * k * k + c * k);
 }
