@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
-#include <filesystem>
 #include <functional>
 #include <string>
 #include <utility>
@@ -13,6 +12,7 @@
 
 #include "base/file.h"
 #include "base/status_matchers.h"
+#include "base/test_folder.h"
 #include "model/model_spec.h"
 #include "model/peft_adapter.h"
 
@@ -27,10 +27,7 @@ using cadre::v1::JobSpec;
 class ClusterTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    dir_ = std::string(::testing::TempDir()) + "/" +
-           ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(dir_);
-    std::filesystem::create_directories(dir_);
+    dir_ = NewTestFolder();
     cluster_ = std::make_unique<Cluster>(dir_);
     ASSERT_OK(cluster_->StartCoordinator());
     ASSERT_OK(cluster_->StartWorker(0));

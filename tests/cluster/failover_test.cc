@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -11,6 +10,7 @@
 
 #include "absl/time/clock.h"
 #include "base/status_matchers.h"
+#include "base/test_folder.h"
 #include "tests/cluster/cluster.h"
 
 namespace cadre::testing {
@@ -24,12 +24,7 @@ constexpr int kExitLostLease = 75;
 class FailoverTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    const std::string dir =
-        std::string(::testing::TempDir()) + "/" +
-        ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(dir);
-    std::filesystem::create_directories(dir);
-    cluster_ = std::make_unique<Cluster>(dir);
+    cluster_ = std::make_unique<Cluster>(NewTestFolder());
     ASSERT_OK(cluster_->StartEtcd());
     ASSERT_OK(cluster_->StartCoordinator(0));
     ASSERT_OK(cluster_->StartCoordinator(1, /*wait=*/false));

@@ -2,12 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
+#include "base/test_folder.h"
 #include "tests/cluster/cluster.h"
 
 namespace cadre::testing {
@@ -25,12 +25,7 @@ struct Layout {
 class MemoryTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    const std::string dir =
-        std::string(::testing::TempDir()) + "/" +
-        ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(dir);
-    std::filesystem::create_directories(dir);
-    cluster_ = std::make_unique<Cluster>(dir);
+    cluster_ = std::make_unique<Cluster>(NewTestFolder());
     ASSERT_OK(cluster_->StartCoordinator());
     for (int i = 0; i < 4; ++i) ASSERT_OK(cluster_->StartWorker(i));
   }

@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -13,6 +12,7 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "base/test_folder.h"
 #include "tests/cluster/cluster.h"
 #include "tests/cluster/skewed_model.h"
 
@@ -29,10 +29,7 @@ constexpr int kWorkers = 4;
 class ReplacementTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    dir_ = std::string(::testing::TempDir()) + "/" +
-           ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(dir_);
-    std::filesystem::create_directories(dir_);
+    dir_ = NewTestFolder();
     cluster_ = std::make_unique<Cluster>(dir_);
     ASSERT_OK(cluster_->StartCoordinator());
     for (int i = 0; i < kWorkers; ++i) ASSERT_OK(cluster_->StartWorker(i));

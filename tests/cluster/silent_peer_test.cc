@@ -3,13 +3,13 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
+#include "base/test_folder.h"
 #include "tests/cluster/cluster.h"
 
 namespace cadre::testing {
@@ -28,12 +28,7 @@ class SilentPeerTest : public ::testing::Test {
   // `workers` of one expert-parallel group; the dense part over two.
   void Start(int workers, const std::string& coordinator_timeouts,
              const std::string& worker_timeouts) {
-    const std::string dir =
-        std::string(::testing::TempDir()) + "/" +
-        ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(dir);
-    std::filesystem::create_directories(dir);
-    cluster_ = std::make_unique<Cluster>(dir);
+    cluster_ = std::make_unique<Cluster>(NewTestFolder());
     cluster_->SetTimeouts(coordinator_timeouts, worker_timeouts);
     ASSERT_OK(cluster_->StartCoordinator());
     for (int i = 0; i < workers; ++i) ASSERT_OK(cluster_->StartWorker(i));

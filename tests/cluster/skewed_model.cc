@@ -9,32 +9,15 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
 #include "model/model_spec.h"
 #include "worker/model/model.h"
 #include "worker/model/tiny_models.h"
 #include "worker/train/scratch_export.h"
+#include "worker/train/tiny_config.h"
 
 namespace cadre::testing {
 namespace {
-
-constexpr char kConfig[] = R"({
-  "model_type": "kimi_linear", "hidden_size": 32, "vocab_size": 160,
-  "num_hidden_layers": 3,
-  "layer_types": ["linear_attention", "full_attention", "linear_attention"],
-  "mlp_layer_types": ["dense", "sparse", "sparse"], "intermediate_size": 48,
-  "moe_intermediate_size": 24, "num_experts": $0, "num_experts_per_token": 4,
-  "num_shared_experts": 1, "routed_scaling_factor": 1.0,
-  "moe_renormalize": true, "num_expert_group": 1, "topk_group": 1,
-  "linear_attn_config": {"num_heads": 2, "head_dim": 16,
-    "short_conv_kernel_size": 4, "kda_layers": [1, 3], "full_attn_layers": [2]},
-  "linear_num_heads": 2, "linear_head_dim": 16, "linear_conv_kernel_dim": 4,
-  "num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": null,
-  "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
-  "v_head_dim": 16, "head_dim": 8, "rms_norm_eps": 1e-5, "hidden_act": "silu",
-  "tie_word_embeddings": false, "pad_token_id": 0,
-  "model_max_length": 4096})";
 
 constexpr int kRounds = 150, kLines = 24;
 constexpr double kRate = 0.04;       // of a bias, per unit of log load
@@ -127,8 +110,15 @@ std::vector<std::string> SkewedText(int lines) {
 absl::Status WriteSkewedModel(const SkewedModel& options,
                               const std::string& tokenizer_dir,
                               const std::string& dir) {
-  const std::string config =
-      absl::StrReplaceAll(kConfig, {{"$0", absl::StrCat(options.num_experts)}});
+  const std::string config = TinyConfig({.hidden = 32,
+                                         .vocab = 160,
+                                         .layers = 3,
+                                         .dense_width = 48,
+                                         .expert_width = 24,
+                                         .num_experts = options.num_experts,
+                                         .top_k = 4,
+                                         .routed_scaling = 1.0,
+                                         .max_length = 4096});
   CADRE_ASSIGN_OR_RETURN(const ModelSpec spec, ParseModelSpec(config));
   CADRE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
                          Model::Create(spec, {}));

@@ -17,27 +17,20 @@
 #include "worker/comm/nccl_communicator.h"
 #include "worker/comm/rendezvous_store.h"
 #include "worker/device/device.h"
+#include "worker/train/tiny_config.h"
 #include "worker/train/trainer_fixture.h"
 
 namespace cadre {
 
-// kTinyConfig, wide enough for rows to spread over all experts.
-inline constexpr char kMeshConfig[] = R"({
-  "model_type": "kimi_linear", "hidden_size": 64, "vocab_size": 48,
-  "num_hidden_layers": 3,
-  "layer_types": ["linear_attention", "full_attention", "linear_attention"],
-  "mlp_layer_types": ["dense", "sparse", "sparse"], "intermediate_size": 96,
-  "moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_token": 3,
-  "num_shared_experts": 1, "routed_scaling_factor": 1.5,
-  "moe_renormalize": true, "num_expert_group": 1, "topk_group": 1,
-  "linear_attn_config": {"num_heads": 2, "head_dim": 32,
-    "short_conv_kernel_size": 4, "kda_layers": [1, 3], "full_attn_layers": [2]},
-  "linear_num_heads": 2, "linear_head_dim": 32, "linear_conv_kernel_dim": 4,
-  "num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": null,
-  "kv_lora_rank": 32, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16,
-  "v_head_dim": 32, "head_dim": 16, "rms_norm_eps": 1e-5, "hidden_act": "silu",
-  "tie_word_embeddings": false, "pad_token_id": 0,
-  "model_max_length": 1024})";
+// Wide enough for rows to spread over all experts.
+inline std::string MeshConfig() {
+  return testing::TinyConfig({.hidden = 64,
+                              .layers = 3,
+                              .dense_width = 96,
+                              .expert_width = 32,
+                              .num_experts = 8,
+                              .top_k = 3});
+}
 
 struct Layout {
   int ranks = 1, shards = 1, experts = 1;
@@ -78,9 +71,9 @@ class MeshCudaFixture : public TrainerTest {
   TrainerInputs InputsOn(const Exec& exec, const TrainerOptions& o) {
     TrainerInputs inputs;
     inputs.exec = exec;
-    inputs.config_json = kMeshConfig;
+    inputs.config_json = MeshConfig();
     inputs.base_fingerprint = "tiny";
-    const ModelSpec spec = testing::Must(ParseModelSpec(kMeshConfig));
+    const ModelSpec spec = testing::Must(ParseModelSpec(MeshConfig()));
     ModelOptions model;
     model.exec = exec;
     model.dtype = dtype_;
@@ -161,7 +154,7 @@ class MeshCudaFixture : public TrainerTest {
   }
 
   static Weights AdapterOf(const std::string& dir) {
-    const ModelSpec spec = testing::Must(ParseModelSpec(kMeshConfig));
+    const ModelSpec spec = testing::Must(ParseModelSpec(MeshConfig()));
     const PeftAdapter adapter = testing::Must(ReadPeftAdapter(dir, spec));
     Weights out;
     for (size_t i = 0; i < adapter.plan.modules.size(); ++i) {

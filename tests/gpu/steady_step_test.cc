@@ -16,7 +16,7 @@ using testing::CountedCalls;
 using testing::RuntimeCalls;
 
 constexpr int64_t kWarmUp = 4, kSteady = 5;
-constexpr int64_t kMoeLayers = 2;  // of kMeshConfig
+constexpr int64_t kMoeLayers = 2;  // of MeshConfig
 
 class SteadyStepTest : public MeshCudaFixture,
                        public ::testing::WithParamInterface<DType> {
@@ -35,14 +35,7 @@ class SteadyStepTest : public MeshCudaFixture,
         sample.trained.push_back(t > 0);
       }
     }
-    PackedDatasetOptions data;
-    data.encode.max_seq_len = o.data.max_seq_len;
-    data.seed = o.training.seed;
-    data.global_batch_size = o.training.global_batch_size;
-    data.micro_batch_size = o.training.micro_batch_size;
-    data.rank = o.rank;
-    data.num_ranks = o.mesh.world_size;
-    return testing::Must(PackedDataset::FromSamples(std::move(samples), data));
+    return Data(o, std::move(samples));
   }
 
   // Of a run of `steps` steps, from the making of the model to its end.

@@ -12,6 +12,7 @@
 #include "base/status_matchers.h"
 #include "model/model_dir.h"
 #include "model/peft_adapter.h"
+#include "worker/train/tiny_config.h"
 #include "worker/train/trainer_fixture.h"
 
 namespace cadre {
@@ -45,7 +46,7 @@ class MeshTrainingTest : public TrainerTest {
       EXPECT_OK((*model)->LoadWeights(*read));
       return WeightsOf(**model);
     }
-    auto spec = ParseModelSpec(kTinyConfig);
+    auto spec = ParseModelSpec(testing::TinyConfig());
     EXPECT_OK(spec);
     auto adapter = ReadPeftAdapter(dir, *spec);
     EXPECT_OK(adapter);

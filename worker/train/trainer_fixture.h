@@ -27,27 +27,12 @@
 #include "worker/data/packed_dataset.h"
 #include "worker/model/model.h"
 #include "worker/shard/model_layout.h"
+#include "worker/train/tiny_config.h"
 #include "worker/train/trainer.h"
 
 namespace cadre {
 
 using Weights = std::map<std::string, std::vector<float>>;
-
-inline constexpr char kTinyConfig[] = R"({
-  "model_type": "kimi_linear", "hidden_size": 16, "vocab_size": 48,
-  "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"],
-  "mlp_layer_types": ["dense", "sparse"], "intermediate_size": 24,
-  "moe_intermediate_size": 12, "num_experts": 4, "num_experts_per_token": 2,
-  "num_shared_experts": 1, "routed_scaling_factor": 1.5,
-  "moe_renormalize": true, "num_expert_group": 1, "topk_group": 1,
-  "linear_attn_config": {"num_heads": 2, "head_dim": 8,
-    "short_conv_kernel_size": 4, "kda_layers": [1], "full_attn_layers": [2]},
-  "linear_num_heads": 2, "linear_head_dim": 8, "linear_conv_kernel_dim": 4,
-  "num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": null,
-  "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
-  "v_head_dim": 8, "head_dim": 4, "rms_norm_eps": 1e-5, "hidden_act": "silu",
-  "tie_word_embeddings": false, "pad_token_id": 0,
-  "model_max_length": 1024})";
 
 inline std::vector<EncodedSample> Samples(int count) {
   std::vector<EncodedSample> samples;
@@ -142,6 +127,10 @@ class TrainerTest : public ::testing::Test {
 
   static std::unique_ptr<PackedDataset> Data(const TrainerOptions& options,
                                              int count) {
+    return Data(options, Samples(count));
+  }
+  static std::unique_ptr<PackedDataset> Data(
+      const TrainerOptions& options, std::vector<EncodedSample> samples) {
     PackedDatasetOptions data;
     data.encode.max_seq_len = options.data.max_seq_len;
     data.seed = options.training.seed;
@@ -149,16 +138,16 @@ class TrainerTest : public ::testing::Test {
     data.micro_batch_size = options.training.micro_batch_size;
     data.rank = options.rank;
     data.num_ranks = options.mesh.world_size;
-    auto dataset = PackedDataset::FromSamples(Samples(count), data);
+    auto dataset = PackedDataset::FromSamples(std::move(samples), data);
     EXPECT_OK(dataset);
     return dataset.ok() ? *std::move(dataset) : nullptr;
   }
 
   static TrainerInputs Inputs(const TrainerOptions& options) {
     TrainerInputs inputs;
-    inputs.config_json = kTinyConfig;
+    inputs.config_json = testing::TinyConfig();
     inputs.base_fingerprint = "tiny";
-    auto spec = ParseModelSpec(kTinyConfig);
+    auto spec = ParseModelSpec(testing::TinyConfig());
     EXPECT_OK(spec);
     ModelOptions model;
     if (options.tuning.method == TuningOptions::Method::kLora) {

@@ -31,6 +31,7 @@
 #include "worker/data/packed_dataset.h"
 #include "worker/model/model.h"
 #include "worker/shard/mesh_communicators.h"
+#include "worker/train/tiny_config.h"
 #include "worker/train/train_step.h"
 #include "worker/train/trainer_fixture.h"
 
@@ -383,7 +384,8 @@ TEST_F(TrainerTest, ARankWithoutRowsTakesPart) {
 
 TEST_F(TrainerTest, ExportsTheAdapterInEveryLayout) {
   TrainerOptions options = Options(2, kLora);
-  ASSERT_OK_AND_ASSIGN(const ModelSpec spec, ParseModelSpec(kTinyConfig));
+  ASSERT_OK_AND_ASSIGN(const ModelSpec spec,
+                       ParseModelSpec(testing::TinyConfig()));
   for (const char* format : {"auto", "peft_per_expert", "peft_fused"}) {
     options.output.adapter_format = format;
     options.output.dir = absl::StrCat(root_, "/", format, "/");
