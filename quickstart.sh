@@ -9,6 +9,7 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 . tools/setup.sh
+. tools/daemons.sh
 
 keep=0
 for argument in "$@"; do
@@ -29,38 +30,18 @@ cadre=$bin/client/cadre
 
 echo "== 3/4 start a coordinator and two workers"
 run=$(mktemp -d "${TMPDIR:-/tmp}/cadre-quickstart.XXXXXX")
-pids=()
-stop() {
-  status=$?
-  trap - EXIT INT TERM
-  [ ${#pids[@]} -gt 0 ] && kill -TERM "${pids[@]}" 2>/dev/null
-  wait 2>/dev/null || true
-  if [ $status -ne 0 ]; then
-    echo "failed; logs are in $run" >&2
-    tail -n 5 "$run"/*.log >&2 || true
-  fi
-  exit $status
+at_exit() {
+  [ "$1" -ne 0 ] || return 0
+  echo "failed; logs are in $run" >&2
+  tail -n 5 "$run"/*.log >&2
 }
-trap stop EXIT
-trap 'exit 130' INT TERM
-
-# wait_for FILE PID: until the daemon has written its ports.
-wait_for() {
-  for _ in $(seq 300); do
-    [ -s "$1" ] && return
-    kill -0 "$2" 2>/dev/null || return 1
-    sleep 0.1
-  done
-  return 1
-}
+stop_at_exit
 
 "$bin/coordinator/cadre-coordinator" --insecure --listen=127.0.0.1:0 \
   --metrics-listen=127.0.0.1:0 --health-listen=off --state-dir="$run/state" \
   --ports-file="$run/coordinator.ports" >"$run/coordinator.log" 2>&1 &
 pids+=($!)
-wait_for "$run/coordinator.ports" $! || { echo "the coordinator did not start" >&2; exit 1; }
-# port NAME FILE: of "NAME=PORT" in a ports file.
-port() { sed -n "s/^$1=//p" "$2"; }
+until_serving "$run/coordinator.ports" $!
 CADRE_ADDRESS=127.0.0.1:$(port api "$run/coordinator.ports")
 export CADRE_ADDRESS
 worker_metrics=()
@@ -70,7 +51,7 @@ for index in 0 1; do
     --device=cpu --metrics-listen=127.0.0.1:0 --health-listen=off \
     --ports-file="$run/worker-$index.ports" >"$run/worker-$index.log" 2>&1 &
   pids+=($!)
-  wait_for "$run/worker-$index.ports" $! || { echo "worker $index did not start" >&2; exit 1; }
+  until_serving "$run/worker-$index.ports" $!
   worker_metrics+=("$(port metrics "$run/worker-$index.ports")")
 done
 "$cadre" workers

@@ -8,6 +8,7 @@
 #   deploy/demo.sh --bin DIR   take the programs from DIR instead of building
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. tools/daemons.sh
 
 check=0 bin=
 while [ $# -gt 0 ]; do
@@ -30,34 +31,16 @@ fi
 cadre=$bin/client/cadre
 
 run=$(mktemp -d "${TMPDIR:-/tmp}/cadre-demo.XXXXXX")
-pids=()
-stop() {
-  status=$?
-  trap - EXIT INT TERM
-  [ ${#pids[@]} -gt 0 ] && kill -TERM "${pids[@]}" 2>/dev/null
-  wait 2>/dev/null || true
-  if [ $status -ne 0 ] && [ $status -ne 130 ]; then
+at_exit() {
+  if [ "$1" -ne 0 ] && [ "$1" -ne 130 ]; then
     echo "failed; the ends of the logs in $run:" >&2
-    tail -n 8 "$run"/*.log >&2 || true
+    tail -n 8 "$run"/*.log >&2
   elif [ $check = 1 ]; then
     rm -rf "$run"
   fi
-  exit $status
 }
-trap stop EXIT
-trap 'exit 130' INT TERM
+stop_at_exit
 
-# until_true SECONDS COMMAND...: until the command succeeds.
-until_true() {
-  local end=$((SECONDS + $1))
-  shift
-  until "$@" >/dev/null 2>&1; do
-    [ $SECONDS -lt $end ] || { echo "waited in vain for: $*" >&2; return 1; }
-    sleep 0.2
-  done
-}
-# port NAME FILE: of "NAME=PORT" in a ports file.
-port() { sed -n "s/^$1=//p" "$2"; }
 free_port() { python3 -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 
 # With TLS, as in earnest: an authority of the demo's own, the coordinator, its
@@ -78,7 +61,7 @@ TEXT
   --metrics-listen=127.0.0.1:0 --health-listen=127.0.0.1:0 --state-dir="$run/state" \
   --ports-file="$run/coordinator.ports" >"$run/coordinator.log" 2>&1 &
 pids+=($!)
-until_true 60 test -s "$run/coordinator.ports"
+until_serving "$run/coordinator.ports" $!
 CADRE_ADDRESS=127.0.0.1:$(port api "$run/coordinator.ports")
 CADRE_CA=$run/tls/ca.pem CADRE_CERT=$run/tls/operator.pem CADRE_KEY=$run/tls/operator.key
 export CADRE_ADDRESS CADRE_CA CADRE_CERT CADRE_KEY
@@ -93,7 +76,7 @@ start_worker() {
     --ports-file="$run/worker-$1.ports" >>"$run/worker-$1.log" 2>&1 &
   worker_pids[$1]=$!
   pids+=($!)
-  until_true 60 test -s "$run/worker-$1.ports"
+  until_serving "$run/worker-$1.ports" "${worker_pids[$1]}"
 }
 targets=() worker_pids=()
 for index in 0 1; do
