@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "base/logging.h"
+#include "base/metrics/names.h"
 #include "base/rpc/error.h"
 #include "base/status_macros.h"
 #include "coordinator/attempt_change.h"
@@ -50,7 +51,11 @@ Control::Control(const ControlOptions& options, Journal* journal)
       next_house_keeping_(started_ + kFirstHouseKeeping),
       next_backup_(started_ + options.backup_every),
       request_pool_(std::make_unique<WorkPool>(kRequestThreads, 0)),
-      data_pool_(std::make_unique<WorkPool>(kDataThreads, kDataNice)) {}
+      data_pool_(std::make_unique<WorkPool>(kDataThreads, kDataNice)) {
+  for (const char* result : {"applied", "skipped"}) {
+    options_.metrics->Counter(metric::kMoeRebalances, {{"result", result}});
+  }
+}
 
 Control::~Control() { Stop(); }
 

@@ -188,6 +188,8 @@ class Control {
                           state::v1::ExpertPlacementState state);
   void PublishExperts();
   // Tells of a placement that was ordered.
+  // result: applied or skipped.
+  void CountRebalance(const char* result);
   absl::Status NotePlan(Store& store, const std::string& id,
                         const ReplacementDecision& decision,
                         const std::string& why);

@@ -1,10 +1,13 @@
 // Control's part that decides where experts lie (expert_plan.h has the rules).
 
+#include <prometheus/counter.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/logging.h"
+#include "base/metrics/names.h"
 #include "base/rpc/error.h"
 #include "base/status_macros.h"
 #include "coordinator/api_error.h"
@@ -48,6 +51,11 @@ void Control::PublishExperts() {
   if (!std::exchange(experts_changed_, false)) return;
   absl::MutexLock lock(&workers_mutex_);
   committed_experts_ = experts_;
+}
+
+void Control::CountRebalance(const char* result) {
+  options_.metrics->Counter(metric::kMoeRebalances, {{"result", result}})
+      .Increment();
 }
 
 absl::Status Control::NotePlan(Store& store, const std::string& id,
@@ -97,7 +105,10 @@ void Control::TakeWindow(const RecordPtr& record,
         return absl::OkStatus();
       }
       CADRE_RETURN_IF_ERROR(PutExperts(store, id, *state));
-      if (!(*decision)->adopt) return absl::OkStatus();
+      if (!(*decision)->adopt) {
+        CountRebalance("skipped");
+        return absl::OkStatus();
+      }
       return NotePlan(store, id, **decision, "");
     }});
   });
@@ -116,6 +127,8 @@ absl::Status Control::TakeExpertsPlaced(Store& store,
                        << "which was not ordered";
     return absl::OkStatus();
   }
+  // With layers it is the one that a checkpoint brought: nothing has moved.
+  if (!placed.has_placement()) CountRebalance("applied");
   change->AddEvent(
       v1::Event::SEVERITY_INFO, "EXPERTS_REBALANCED",
       absl::StrFormat("placement %d is in force after step %d, moved in %.3f s",
@@ -194,7 +207,10 @@ void Control::RebalanceExperts(const Caller& caller,
          CADRE_RETURN_IF_ERROR(
              Audit(store, caller, "RebalanceExperts", job.name()));
          CADRE_RETURN_IF_ERROR(PutExperts(store, id, std::move(state)));
-         if (!decision.adopt) return absl::OkStatus();
+         if (!decision.adopt) {
+           CountRebalance("skipped");
+           return absl::OkStatus();
+         }
          return NotePlan(store, id, decision,
                          absl::StrCat("by ", caller.principal, ": "));
        },

@@ -13,6 +13,7 @@ namespace {
 using ::cadre::testing::StatusIs;
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Jobs = v1::JobService::Stub;
 using Admin = v1::AdminService::Stub;
 
@@ -169,6 +170,9 @@ class ExpertsTest : public ServerFixture {
     request.set_name(name);
     return Call(jobs_, &Jobs::RebalanceExperts, request);
   }
+  static std::string Rebalances(const char* result) {
+    return absl::StrCat("cadre_moe_rebalances_total{result=\"", result, "\"}");
+  }
   std::vector<std::string> Events(const std::string& name) {
     std::vector<std::string> types;
     for (const auto& item : Watch(name, 0, /*history_only=*/true)) {
@@ -196,6 +200,7 @@ TEST_F(ExpertsTest, APlacementReachesAllRanksIsJournaledAndStartsTheNextTry) {
   loads = Loads(name);
   EXPECT_EQ(loads.next_plan_epoch(), 0);
   EXPECT_EQ(loads.replacements(), 1);
+  EXPECT_THAT(metrics_.Text(), HasSubstr(Rebalances("applied") + " 1\n"));
   EXPECT_EQ(loads.layers(0).slot_to_expert_size(), 10);
   // The next attempt begins there.
   workers_[1] = std::make_unique<FakeWorker>("host.1", "second-1");
@@ -209,6 +214,7 @@ TEST_F(ExpertsTest, AnOrderMovesExpertsWhereTheRuleDoesNot) {
   const std::string name = Start("  rebalance: off\n");
   ASSERT_TRUE(SyncUntil([&] { return !Loads(name).decision().empty(); }));
   EXPECT_EQ(Loads(name).next_plan_epoch(), 0);
+  EXPECT_THAT(metrics_.Text(), Not(HasSubstr(Rebalances("skipped") + " 0\n")));
   ASSERT_OK_AND_ASSIGN(const auto ordered, Rebalance(name));
   EXPECT_TRUE(ordered.ordered());
   EXPECT_GT(ordered.balancedness_new(), ordered.balancedness_now());

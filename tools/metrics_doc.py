@@ -26,6 +26,18 @@ perfect.
 Histograms: "calls" have bounds from 1 ms to 10 s, "work" from 0.1 s to 1 h, \
 "counts" powers of two to 2048.
 """
+ABSENT = """\
+
+## What is not here
+
+- `moe_dispatch_headroom_ratio`, `moe_step_reruns_total`: other systems send \
+expert rows in segments of a fixed size, which can be too small, and then run \
+the step again. Here ranks exchange the sizes first, buffers are made for what \
+comes, and no step is run again.
+- The hardware of a GPU (clocks, temperature, ECC counts, link traffic): that \
+is what [dcgm-exporter](https://github.com/NVIDIA/dcgm-exporter) exports; join \
+it on `gpu_uuid` of `cadre_worker_info`.
+"""
 TYPES = {"kCounter": "counter", "kGauge": "gauge", "kHistogram": "histogram"}
 BUCKETS = {"kFast": ", calls", "kSlow": ", work",
            "kCounts": ", counts"}
@@ -70,7 +82,7 @@ def page(text):
         labels = labels.replace("|", " \\| ")
         lines.append(f"| `{name}` | {kind}{buckets} | {labels} | "
                      f"{help_text} |")
-    return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n"
+    return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n" + ABSENT
 
 
 def main():

@@ -213,6 +213,8 @@ absl::StatusOr<TrainerOptions> MakeTrainerOptions(
     options.mesh.expert_parallel_size = plan.expert_parallel_size();
   }
   options.rank = assignment.rank();
+  options.link_domains = {assignment.link_domains().begin(),
+                          assignment.link_domains().end()};
   if (options.rank < 0 || options.rank >= options.mesh.world_size) {
     return absl::InvalidArgumentError(
         absl::StrCat("assignment: rank ", options.rank, " of a world of ",

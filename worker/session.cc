@@ -16,7 +16,9 @@
 #include "model/model_spec.h"
 #include "plan/memory_budget.h"
 #include "plan/path_roots.h"
+#include "worker/checkpoint_orders.h"
 #include "worker/data_files.h"
+#include "worker/device/device_error.h"
 #include "worker/failure.h"
 #include "worker/job_options.h"
 #include "worker/model_flops.h"
@@ -91,7 +93,10 @@ class Session {
  public:
   Session(const SessionOptions& options, const Assignment& assignment,
           SessionLink* link)
-      : options_(options), assignment_(assignment), link_(link) {}
+      : options_(options),
+        assignment_(assignment),
+        link_(link),
+        orders_(link, options.metrics) {}
 
   EndedState Run() {
     absl::StatusOr<TrainerOptions> trainer_options =
@@ -125,7 +130,7 @@ class Session {
           ModelFlopsPerToken(*spec, trainer_options->tuning);
     }
     trainer_options->nvtx = options_.nvtx;
-    observer_.emplace(std::move(watch), link_, options_.metrics,
+    observer_.emplace(std::move(watch), link_, &orders_, options_.metrics,
                       options_.clock);
 
     RendezvousClient store(link_);
@@ -180,7 +185,7 @@ class Session {
   EndedState Finish() {
     // Exporting may take long or fail: the last steps must count before. A save
     // that does not become a checkpoint is no reason to keep the result back.
-    if (observer_->awaits_seal() &&
+    if (orders_.awaits_seal() &&
         Await(std::nullopt, options_.timeouts.checkpoint_timeout) ==
             Wake::kStopNow) {
       return Aborted();
@@ -224,9 +229,9 @@ class Session {
   Wake Await(std::optional<SessionLink::Target> target, absl::Duration limit) {
     for (;;) {
       const Wake wake = link_->Wait(target, limit);
-      observer_->HandleOrders();
+      orders_.CarryOut();
       if (wake != Wake::kSeal) return wake;
-      if (!target && !observer_->awaits_seal()) return Wake::kTarget;
+      if (!target && !orders_.awaits_seal()) return Wake::kTarget;
     }
   }
 
@@ -236,7 +241,7 @@ class Session {
     EndedState ended;
     ended.set_result(EndedState::RESULT_STOPPED);
     ended.set_evidence(link_->stop_reason());
-    if (!observer_->awaits_seal()) return ended;
+    if (!orders_.awaits_seal()) return ended;
     switch (Await(std::nullopt, options_.timeouts.checkpoint_timeout)) {
       case Wake::kStopNow:
         return Aborted();
@@ -265,7 +270,9 @@ class Session {
   EndedState Error(const absl::Status& status, Activity activity) {
     // An error after the order to stop is that order's effect.
     if (link_->stop_mode() == cadre::v1::STOP_MODE_NOW) return Aborted();
-    EndedState ended = EndedByError(NamePeer(status, assignment_), activity);
+    EndedState ended = EndedByError(
+        NamePeer(WithoutDeviceError(status), assignment_), activity);
+    CountDeviceError(status, ended);
     CADRE_LOG(ERROR) << assignment_.job() << " rank " << assignment_.rank()
                      << (ended.secondary() ? ": a peer failed " : ": ")
                      << ended.evidence();
@@ -278,9 +285,23 @@ class Session {
     return ended;
   }
 
+  // A device that failed for good answers everything with its error: where an
+  // op's status does not tell the kind, asking for its memory does.
+  void CountDeviceError(const absl::Status& status, const EndedState& ended) {
+    std::optional<DeviceErrorKind> kind = DeviceErrorOf(status);
+    if (!kind && ended.cause() == cadre::v1::FAILURE_CAUSE_OUT_OF_MEMORY) {
+      kind = DeviceErrorKind::kOutOfMemory;
+    }
+    if (!kind && ended.cause() == cadre::v1::FAILURE_CAUSE_INTERNAL) {
+      kind = DeviceErrorOf(options_.backend->Memory().status());
+    }
+    if (kind) options_.metrics->CountDeviceError(*kind);
+  }
+
   const SessionOptions& options_;
   const Assignment& assignment_;
   SessionLink* const link_;
+  CheckpointOrders orders_;
   std::optional<SessionObserver> observer_;
   std::unique_ptr<Trainer> trainer_;
 };
@@ -291,6 +312,7 @@ EndedState RunCatching(const SessionOptions& options,
   try {
     return Session(options, assignment, link).Run();
   } catch (const std::bad_alloc&) {
+    options.metrics->CountDeviceError(DeviceErrorKind::kOutOfMemory);
     return EndedByError(
         absl::ResourceExhaustedError(
             "memory ran out; use more workers, a smaller data.max_seq_len or "

@@ -8,8 +8,7 @@
 #include "base/failpoint.h"
 #include "base/logging.h"
 #include "plan/placement_proto.h"
-#include "worker/checkpoint/checkpoint.h"
-#include "worker/checkpoint/retention.h"
+#include "worker/expert_balance.h"
 
 namespace cadre {
 
@@ -55,9 +54,11 @@ int64_t Share(int64_t total, int rank, int world_size) {
 }  // namespace
 
 SessionObserver::SessionObserver(Options options, SessionLink* link,
+                                 CheckpointOrders* orders,
                                  WorkerMetrics* metrics, Clock* clock)
     : options_(std::move(options)),
       link_(link),
+      orders_(orders),
       metrics_(metrics),
       clock_(clock) {}
 
@@ -128,7 +129,7 @@ void SessionObserver::OnStep(const StepMetrics& step) {
     }
     AddLoads(step);
   }
-  HandleOrders();
+  orders_->CarryOut();
 }
 
 void SessionObserver::UpdateProgress(const StepMetrics& step) {
@@ -187,7 +188,8 @@ void SessionObserver::ReportScalars(const StepMetrics& step) {
   values["tokens_per_second"] = step.tokens_per_second;
   values["step_seconds"] = step.step_seconds;
   values["data_seconds"] = step.data_seconds;
-  values["compute_seconds"] = step.compute_seconds;
+  values["forward_seconds"] = step.forward_seconds;
+  values["backward_seconds"] = step.backward_seconds;
   values["reduce_seconds"] = step.reduce_seconds;
   values["optimizer_seconds"] = step.optimizer_seconds;
   values["wait_seconds"] = step.wait_seconds;
@@ -411,7 +413,7 @@ void SessionObserver::OnFilesSaved(const FilesSaved& saved) {
   metrics_->ObserveSave(
       absl::ToDoubleSeconds(clock_->Monotonic() - save_begin_), bytes,
       clock_->Now());
-  if (options_.rank == 0) unsealed_[saved.step] = saved;
+  if (options_.rank == 0) orders_->AddSave(saved);
 }
 
 void SessionObserver::OnResumed(double seconds) {
@@ -444,56 +446,6 @@ void SessionObserver::ReportEvent(Event::Severity severity,
   report.mutable_event()->set_severity(severity);
   report.mutable_event()->set_type(type);
   report.mutable_event()->set_message(message);
-  link_->AddReport(std::move(report));
-}
-
-void SessionObserver::HandleOrders() {
-  if (const auto request = link_->TakeSeal()) Seal(*request);
-  for (const std::string& folder : link_->TakeRemovals()) {
-    const absl::Status status = RemoveCheckpoint(folder);
-    if (!status.ok()) {
-      CADRE_LOG(WARNING) << "removing checkpoint " << folder << ": "
-                         << status.message();
-    }
-  }
-}
-
-void SessionObserver::Seal(const SealRequest& request) {
-  const auto it = unsealed_.find(request.step);
-  if (it == unsealed_.end()) {
-    CADRE_LOG(WARNING) << "asked to seal step " << request.step
-                       << ", which this rank has not saved";
-    return;
-  }
-  CheckpointManifest manifest = it->second.manifest;
-  manifest.files.clear();
-  for (const cadre::v1::SavedFile& file : request.files) {
-    manifest.files.push_back(
-        {.path = file.path(), .bytes = file.bytes(), .sha256 = file.sha256()});
-  }
-  std::sort(manifest.files.begin(), manifest.files.end(),
-            [](const CheckpointFile& a, const CheckpointFile& b) {
-              return a.path < b.path;
-            });
-  const std::string dir = it->second.dir;
-  // Whether or not it can be sealed, older saves never will be.
-  unsealed_.erase(unsealed_.begin(), std::next(it));
-  const absl::StatusOr<SealedCheckpoint> sealed = SealCheckpoint(dir, manifest);
-  if (!sealed.ok()) {
-    metrics_->CountFailedSave();
-    Report report;
-    auto* failed = report.mutable_checkpoint_failed();
-    failed->set_step(request.step);
-    failed->set_reason(std::string(sealed.status().message()));
-    link_->AddReport(std::move(report));
-    return;
-  }
-  Report report;
-  auto* done = report.mutable_checkpoint_sealed();
-  done->set_step(request.step);
-  done->set_storage_path(dir);
-  done->set_manifest_sha256(sealed->manifest_sha256);
-  done->set_bytes(sealed->bytes);
   link_->AddReport(std::move(report));
 }
 

@@ -2,20 +2,19 @@
 #define CADRE_WORKER_SESSION_OBSERVER_H_
 
 // Hears the trainer at its step boundaries and passes on what matters: state to
-// the link, reports to the coordinator, numbers to the metrics. Also the place
-// where orders that may be carried out between two steps are: sealing and
-// removing checkpoints. Training thread only.
+// the link, reports to the coordinator, numbers to the metrics. Between two
+// steps it lets the orders about checkpoints be carried out. Training thread
+// only.
 
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "cadre/v1/worker_service.pb.h"
 #include "worker/backend/backend.h"
+#include "worker/checkpoint_orders.h"
 #include "worker/failure.h"
 #include "worker/session_link.h"
 #include "worker/train/trainer.h"
@@ -43,8 +42,8 @@ class SessionObserver final : public TrainObserver, public CollectiveObserver {
     int64_t planned_fixed_bytes = 0;  // of them, without activations
   };
   // Nothing is owned.
-  SessionObserver(Options options, SessionLink* link, WorkerMetrics* metrics,
-                  Clock* clock);
+  SessionObserver(Options options, SessionLink* link, CheckpointOrders* orders,
+                  WorkerMetrics* metrics, Clock* clock);
 
   void OnPreparing(absl::string_view stage, int64_t done,
                    int64_t total) override;
@@ -62,19 +61,14 @@ class SessionObserver final : public TrainObserver, public CollectiveObserver {
   void OnCollective(absl::string_view op, int64_t bytes,
                     double seconds) override;
 
-  // Carries out the orders that wait: seals and removes checkpoints.
-  void HandleOrders();
   // Reports the expert loads not reported yet.
   void FlushLoads();
   // Reports the memory of this rank unless that was the last that was told.
   void ReportMemory();
-  // Rank 0: a save was reported that is not sealed yet.
-  bool awaits_seal() const { return !unsealed_.empty(); }
   // What is being done now, for the cause of an error.
   Activity activity() const { return activity_; }
 
  private:
-  void Seal(const SealRequest& request);
   void ReportEvent(cadre::v1::Event::Severity severity, const std::string& type,
                    const std::string& message);
   void ReportScalars(const StepMetrics& step);
@@ -88,11 +82,11 @@ class SessionObserver final : public TrainObserver, public CollectiveObserver {
 
   const Options options_;
   SessionLink* const link_;
+  CheckpointOrders* const orders_;
   WorkerMetrics* const metrics_;
   Clock* const clock_;
   Activity activity_ = Activity::kPrepare;
-  absl::Duration save_begin_;               // monotonic
-  std::map<int64_t, FilesSaved> unsealed_;  // rank 0, by step
+  absl::Duration save_begin_;  // monotonic
   cadre::v1::Progress progress_;
   double step_seconds_ema_ = 0.0;
   double tokens_per_second_ema_ = 0.0;

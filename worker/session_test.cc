@@ -18,6 +18,7 @@
 #include "plan/expert_placement.h"
 #include "plan/placement_proto.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/device/device_error.h"
 
 namespace cadre {
 namespace {
@@ -38,6 +39,7 @@ struct Script {
       [](TrainObserver*) { return TrainOutcome::kFinished; };
   absl::StatusOr<ExportedArtifact> artifact =
       ExportedArtifact{.kind = "adapter", .dir = "/out/adapter", .bytes = 9};
+  absl::Status device;  // what the device says when asked for its memory
   absl::Notification aborted;
   TrainerOptions seen;
 };
@@ -70,6 +72,7 @@ class ScriptedBackend final : public DeviceBackend {
   explicit ScriptedBackend(Script* script) : script_(script) {}
   const DeviceFacts& facts() const override { return facts_; }
   absl::StatusOr<DeviceMemory> Memory() const override {
+    if (!script_->device.ok()) return script_->device;
     return DeviceMemory();
   }
   absl::Status CanTrain() const override { return absl::OkStatus(); }
@@ -125,6 +128,9 @@ class SessionTest : public ::testing::Test {
     saved.manifest.step = 5;
     saved.manifest.method = "lora";
     return saved;
+  }
+  static std::string DeviceErrors(const std::string& kind) {
+    return "cadre_device_errors_total{kind=\"" + kind + "\"} ";
   }
   // What the coordinator orders after it.
   void OrderSeal(const FilesSaved& saved) {
@@ -259,7 +265,8 @@ TEST_F(SessionTest, ExpertsMoveByOrderAndStaleOrdersAreRefused) {
   EXPECT_THAT(loads[0].layers(0).rank_tokens(), ElementsAre(6, 2));
   EXPECT_EQ(loads[1].plan_epoch(), 4);
   EXPECT_THAT(loads[1].layers(0).rank_tokens(), ElementsAre(4, 4));
-  EXPECT_THAT(registry_.Text(), HasSubstr("cadre_moe_rebalances_total 1"));
+  EXPECT_THAT(registry_.Text(),
+              HasSubstr("cadre_moe_rebalance_seconds_count 1"));
 }
 
 TEST_F(SessionTest, StepsBecomeProgressScalarsAndLoads) {
@@ -449,6 +456,29 @@ TEST_F(SessionTest, RunningOutOfMemoryIsToldAsSuch) {
     throw std::bad_alloc();
   };
   EXPECT_EQ(Run().cause(), cadre::v1::FAILURE_CAUSE_OUT_OF_MEMORY);
+  EXPECT_THAT(registry_.Text(), HasSubstr(DeviceErrors("out_of_memory") + "1"));
+}
+
+TEST_F(SessionTest, ErrorsOfTheDeviceAreCountedByKind) {
+  link_.SetTarget(DesiredRun::TARGET_TRAIN);
+  script_.train = [](TrainObserver*) -> absl::StatusOr<TrainOutcome> {
+    return WithDeviceError(absl::InternalError("cudaMemcpyAsync"),
+                           DeviceErrorKind::kHardware);
+  };
+  EXPECT_EQ(Run().status().details_size(), 0) << "the wire knows no kinds";
+  EXPECT_THAT(registry_.Text(), HasSubstr(DeviceErrors("hardware") + "1"));
+  EXPECT_THAT(registry_.Text(), HasSubstr(DeviceErrors("launch") + "0"));
+}
+
+TEST_F(SessionTest, ABrokenDeviceTellsTheKindThatTheOpDidNot) {
+  link_.SetTarget(DesiredRun::TARGET_TRAIN);
+  script_.device = WithDeviceError(absl::InternalError("cudaMemGetInfo"),
+                                   DeviceErrorKind::kLaunch);
+  script_.train = [](TrainObserver*) -> absl::StatusOr<TrainOutcome> {
+    return absl::InternalError("grouped_gemm: an illegal address");
+  };
+  Run();
+  EXPECT_THAT(registry_.Text(), HasSubstr(DeviceErrors("launch") + "1"));
 }
 
 TEST_F(SessionTest, RemovesCheckpointsBetweenSteps) {

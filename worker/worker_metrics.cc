@@ -6,13 +6,20 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <deque>
+#include <cstddef>
+#include <functional>
+#include <iterator>
 #include <limits>
+#include <map>
 #include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/logging.h"
-#include "plan/load_metrics.h"
+#include "worker/device/device_error.h"
+#include "worker/expert_balance.h"
+#include "worker/moe/link_tiers.h"
 #include "worker/train/trainer.h"
 
 namespace cadre {
@@ -21,104 +28,48 @@ namespace {
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 // Steps that the balance gauges look back on.
-constexpr size_t kBalanceWindow = 50;
+constexpr int64_t kBalanceWindow = 50;
 
 constexpr const char* kStates[] = {"idle",     "preparing", "ready",  "running",
                                    "stopping", "ended",     "stopped"};
-constexpr const char* kPhases[] = {"total",  "data",      "compute",
-                                   "reduce", "optimizer", "wait"};
-constexpr std::pair<const char*, int64_t MemoryUse::*> kMemory[] = {
-    {"weights", &MemoryUse::weights},
-    {"gradients", &MemoryUse::gradients},
-    {"optimizer", &MemoryUse::optimizer},
-    {"gather", &MemoryUse::gather},
-    {"reduce", &MemoryUse::reduce},
-    {"activations", &MemoryUse::activations}};
-constexpr const char* kOps[] = {"all_reduce", "all_gather", "reduce_scatter",
-                                "broadcast",  "all_to_all", "barrier",
-                                "split"};
+constexpr std::pair<const char*, double StepMetrics::*> kPhases[] = {
+    {"total", &StepMetrics::step_seconds},
+    {"data", &StepMetrics::data_seconds},
+    {"forward", &StepMetrics::forward_seconds},
+    {"backward", &StepMetrics::backward_seconds},
+    {"reduce", &StepMetrics::reduce_seconds},
+    {"optimizer", &StepMetrics::optimizer_seconds},
+    {"wait", &StepMetrics::wait_seconds}};
 
-}  // namespace
-
-ExpertBalance MeasureBalance(
-    const std::vector<std::vector<int64_t>>& expert_tokens) {
-  ExpertBalance balance;
-  double sum_mean = 0.0, sum_max = 0.0;
-  int layers = 0;
-  balance.balancedness_worst = 1.0;
-  for (const std::vector<int64_t>& tokens : expert_tokens) {
-    const LoadMetrics load = EvaluateLoad({tokens.begin(), tokens.end()});
-    if (load.max == 0.0) continue;
-    ++layers;
-    for (const int64_t count : tokens) balance.routed += count;
-    const double dead = static_cast<double>(load.dead_experts) /
-                        static_cast<double>(tokens.size());
-    sum_mean += load.mean;
-    sum_max += load.max;
-    balance.balancedness_worst =
-        std::min(balance.balancedness_worst, load.balancedness);
-    balance.cv_mean += load.coefficient_of_variation;
-    balance.cv_max = std::max(balance.cv_max, load.coefficient_of_variation);
-    balance.dead_mean += dead;
-    balance.dead_max = std::max(balance.dead_max, dead);
-  }
-  if (layers == 0) {
-    return {.balancedness_step = kNan,
-            .balancedness_worst = kNan,
-            .cv_mean = kNan,
-            .cv_max = kNan,
-            .dead_mean = kNan,
-            .dead_max = kNan};
-  }
-  balance.balancedness_step = sum_mean / sum_max;
-  balance.cv_mean /= layers;
-  balance.dead_mean /= layers;
-  return balance;
-}
-
-namespace {
-
-// Sums by [layer][column] over the last steps.
-class Window {
- public:
-  using Matrix = std::vector<std::vector<int64_t>>;
-
-  // Adds a step and returns the sums. A step of another shape starts afresh.
-  const Matrix& Add(const Matrix& step) {
-    if (!steps_.empty() && !SameShape(steps_.back(), step)) Clear();
-    if (steps_.empty()) {
-      for (const auto& layer : step) sums_.emplace_back(layer.size());
-    }
-    Accumulate(step, 1);
-    steps_.push_back(step);
-    if (steps_.size() > kBalanceWindow) {
-      Accumulate(steps_.front(), -1);
-      steps_.pop_front();
-    }
-    return sums_;
-  }
-  void Clear() {
-    steps_.clear();
-    sums_.clear();
-  }
-
- private:
-  static bool SameShape(const Matrix& a, const Matrix& b) {
-    return std::equal(
-        a.begin(), a.end(), b.begin(), b.end(),
-        [](const auto& x, const auto& y) { return x.size() == y.size(); });
-  }
-  void Accumulate(const Matrix& step, int64_t sign) {
-    for (size_t l = 0; l < step.size(); ++l) {
-      for (size_t i = 0; i < step[l].size(); ++i) {
-        sums_[l][i] += sign * step[l][i];
-      }
-    }
-  }
-
-  std::deque<Matrix> steps_;
-  Matrix sums_;
+// The pools of a rank's memory: in the last step, and the most of the attempt.
+// Either way they add up to all that the rank holds.
+struct Pool {
+  const char* name;
+  int64_t (*now)(const MemoryUse&);
+  int64_t (*peak)(const MemoryUse&);
 };
+constexpr int64_t Weights(const MemoryUse& m) { return m.weights - m.adapter; }
+constexpr int64_t Adapter(const MemoryUse& m) { return m.adapter; }
+constexpr int64_t Gradients(const MemoryUse& m) { return m.gradients; }
+constexpr int64_t OptimizerState(const MemoryUse& m) { return m.optimizer; }
+constexpr int64_t CommBuffers(const MemoryUse& m) {
+  return m.gather + m.reduce;
+}
+constexpr Pool kPools[] = {
+    {"weights", &Weights, &Weights},
+    {"adapter", &Adapter, &Adapter},
+    {"gradients", &Gradients, &Gradients},
+    {"optimizer", &OptimizerState, &OptimizerState},
+    {"activations",
+     [](const MemoryUse& m) { return m.step_activations - m.step_workspace; },
+     [](const MemoryUse& m) { return m.activations - m.workspace; }},
+    {"workspace", [](const MemoryUse& m) { return m.step_workspace; },
+     [](const MemoryUse& m) { return m.workspace; }},
+    {"comm", &CommBuffers, &CommBuffers}};
+constexpr size_t kNumPools = std::size(kPools);
+
+constexpr const char* kOps[] = {"all_reduce", "all_gather", "reduce_scatter",
+                                "broadcast",  "all_to_all", "barrier"};
 
 }  // namespace
 
@@ -148,7 +99,6 @@ struct WorkerMetrics::Impl {
         rank_balance_worst(
             r->Gauge(metric::kMoeRankBalancedness, {{"stat", "worst_layer"}})),
         plan_epoch(r->Gauge(metric::kMoePlanEpoch)),
-        rebalances(r->Counter(metric::kMoeRebalances)),
         rebalance_seconds(r->Histogram(metric::kMoeRebalanceSeconds)),
         cv_mean(r->Gauge(metric::kMoeExpertLoadCv, {{"stat", "mean"}})),
         cv_max(r->Gauge(metric::kMoeExpertLoadCv, {{"stat", "max"}})),
@@ -174,17 +124,13 @@ struct WorkerMetrics::Impl {
         planned(r->Gauge(metric::kTrainMemoryPlanned)),
         expected(r->Gauge(metric::kTrainMemoryExpected)),
         plan_error(r->Gauge(metric::kDeviceMemoryPlanError)),
-        device_used(r->Gauge(metric::kDeviceMemory, {{"pool", "used"}})),
+        device_other(r->Gauge(metric::kDeviceMemory, {{"pool", "other"}})),
         device_free(r->Gauge(metric::kDeviceMemory, {{"pool", "free"}})),
         dispatch_seconds(r->Histogram(metric::kMoeAllToAllSeconds,
                                       {{"direction", "dispatch"}})),
         combine_seconds(r->Histogram(metric::kMoeAllToAllSeconds,
                                      {{"direction", "combine"}})),
         exposed_seconds(r->Counter(metric::kMoeAllToAllExposed)),
-        dispatch_bytes(
-            r->Counter(metric::kMoeAllToAllBytes, {{"direction", "dispatch"}})),
-        combine_bytes(
-            r->Counter(metric::kMoeAllToAllBytes, {{"direction", "combine"}})),
         last_save(r->Gauge(metric::kCheckpointLastSuccess)),
         aborts_stop(r->Counter(metric::kCommAborts, {{"cause", "stop"}})),
         aborts_peer(r->Counter(metric::kCommAborts, {{"cause", "peer"}})) {
@@ -203,9 +149,22 @@ struct WorkerMetrics::Impl {
     for (const char* result : {"ok", "error", "stale"}) {
       syncs.push_back(&r->Counter(metric::kWorkerSyncs, {{"result", result}}));
     }
-    for (const char* phase : kPhases) {
-      phases[phase] =
-          &r->Histogram(metric::kTrainStepSeconds, {{"phase", phase}});
+    for (const auto& [phase, unused] : kPhases) {
+      phases.push_back(
+          &r->Histogram(metric::kTrainStepSeconds, {{"phase", phase}}));
+    }
+    for (size_t i = 0; i < kNumLinkTiers; ++i) {
+      const char* const tier = LinkTierName(static_cast<LinkTier>(i));
+      dispatch_bytes[i] =
+          &r->Counter(metric::kMoeAllToAllBytes,
+                      {{"direction", "dispatch"}, {"tier", tier}});
+      combine_bytes[i] =
+          &r->Counter(metric::kMoeAllToAllBytes,
+                      {{"direction", "combine"}, {"tier", tier}});
+    }
+    for (size_t i = 0; i < kNumDeviceErrorKinds; ++i) {
+      const char* const kind = DeviceErrorName(static_cast<DeviceErrorKind>(i));
+      device_errors[i] = &r->Counter(metric::kDeviceErrors, {{"kind", kind}});
     }
     for (size_t i = 0; i < kNumPhases; ++i) {
       const char* const name = PhaseName(static_cast<Phase>(i));
@@ -216,15 +175,17 @@ struct WorkerMetrics::Impl {
         &r->Counter(metric::kTrainPhaseSeconds, {{"phase", "optimizer"}});
     phase_exposed =
         &r->Counter(metric::kTrainPhaseSeconds, {{"phase", "exposed"}});
-    SetDeviceMemory(-1, -1);
     for (const char* op : kOps) {
       comm_seconds[op] = &r->Histogram(metric::kCommSeconds, {{"op", op}});
       comm_bytes[op] = &r->Counter(metric::kCommBytes, {{"op", op}});
     }
-    for (const auto& [kind, unused] : kMemory) {
-      memory[kind] = &r->Gauge(metric::kTrainMemory, {{"kind", kind}});
+    for (size_t i = 0; i < kNumPools; ++i) {
+      const char* const pool = kPools[i].name;
+      memory[i] = &r->Gauge(metric::kDeviceMemory, {{"pool", pool}});
+      memory_peak[i] = &r->Gauge(metric::kDeviceMemoryPeak, {{"pool", pool}});
     }
     ClearJob();
+    SetDeviceMemory(-1, -1);
   }
 
   void ClearJob() {
@@ -250,13 +211,17 @@ struct WorkerMetrics::Impl {
                                      &plan_error}) {
       gauge->Set(kNan);
     }
-    for (const auto& [kind, gauge] : memory) gauge->Set(0);
+    for (prometheus::Gauge* gauge : memory) gauge->Set(0);
+    for (prometheus::Gauge* gauge : memory_peak) gauge->Set(kNan);
     std::lock_guard<std::mutex> lock(mutex);
-    window.Clear();
+    expert_window.Clear();
+    rank_window.Clear();
   }
 
   void SetDeviceMemory(int64_t used_bytes, int64_t free_bytes) {
-    device_used.Set(used_bytes < 0 ? kNan : static_cast<double>(used_bytes));
+    double other = static_cast<double>(used_bytes);
+    for (const prometheus::Gauge* gauge : memory) other -= gauge->Value();
+    device_other.Set(used_bytes < 0 ? kNan : std::max(0.0, other));
     device_free.Set(free_bytes < 0 ? kNan : static_cast<double>(free_bytes));
   }
 
@@ -268,7 +233,6 @@ struct WorkerMetrics::Impl {
   prometheus::Gauge &fill, &loss, &eval_loss, &grad_norm, &learning_rate;
   prometheus::Gauge &balance_step, &balance_worst, &rank_balance_step,
       &rank_balance_worst, &plan_epoch;
-  prometheus::Counter& rebalances;
   prometheus::Histogram& rebalance_seconds;
   prometheus::Gauge &cv_mean, &cv_max, &dead_mean, &dead_max, &aux_loss,
       &z_loss;
@@ -277,24 +241,28 @@ struct WorkerMetrics::Impl {
   prometheus::Counter &saves_ok, &saves_error, &save_bytes;
   prometheus::Histogram& load_seconds;
   prometheus::Counter& model_flops;
-  prometheus::Gauge &mfu, &planned, &expected, &plan_error, &device_used,
+  prometheus::Gauge &mfu, &planned, &expected, &plan_error, &device_other,
       &device_free;
   prometheus::Histogram &dispatch_seconds, &combine_seconds;
-  prometheus::Counter &exposed_seconds, &dispatch_bytes, &combine_bytes;
+  prometheus::Counter& exposed_seconds;
+  std::array<prometheus::Counter*, kNumLinkTiers> dispatch_bytes{},
+      combine_bytes{};
+  std::array<prometheus::Counter*, kNumDeviceErrorKinds> device_errors{};
   std::array<prometheus::Counter*, kNumPhases> pass_phases{};
   prometheus::Counter *phase_optimizer = nullptr, *phase_exposed = nullptr;
   prometheus::Gauge& last_save;
   prometheus::Counter &aborts_stop, &aborts_peer;
   std::map<std::string, prometheus::Gauge*, std::less<>> states;
   std::vector<prometheus::Counter*> syncs;
-  std::map<std::string, prometheus::Histogram*, std::less<>> phases;
-  std::map<std::string, prometheus::Gauge*, std::less<>> memory;
+  std::vector<prometheus::Histogram*> phases;  // as in kPhases
+  std::array<prometheus::Gauge*, kNumPools> memory{}, memory_peak{};
   std::map<std::string, prometheus::Histogram*, std::less<>> comm_seconds;
   std::map<std::string, prometheus::Counter*, std::less<>> comm_bytes;
 
   std::mutex mutex;
   MetricLabels assignment;  // empty without one
-  Window window;
+  LoadWindow expert_window{kBalanceWindow}, rank_window{kBalanceWindow};
+  int64_t window_epoch = 0;  // placement of what rank_window holds
 };
 
 WorkerMetrics::WorkerMetrics(MetricsRegistry* registry,
@@ -325,12 +293,9 @@ void WorkerMetrics::ObserveStep(const StepMetrics& step,
   m.steps.Increment();
   if (step.skipped) m.nonfinite.Increment();
   m.data_wait.Increment(std::max(0.0, step.data_seconds));
-  m.phases["total"]->Observe(step.step_seconds);
-  m.phases["data"]->Observe(step.data_seconds);
-  m.phases["compute"]->Observe(step.compute_seconds);
-  m.phases["reduce"]->Observe(step.reduce_seconds);
-  m.phases["optimizer"]->Observe(step.optimizer_seconds);
-  m.phases["wait"]->Observe(step.wait_seconds);
+  for (size_t i = 0; i < m.phases.size(); ++i) {
+    m.phases[i]->Observe(step.*kPhases[i].second);
+  }
   for (size_t i = 0; i < kNumPhases; ++i) {
     m.pass_phases[i]->Increment(std::max(0.0, step.phases[i]));
   }
@@ -340,8 +305,9 @@ void WorkerMetrics::ObserveStep(const StepMetrics& step,
   if (share.own_flops > 0 && share.peak_flops > 0 && step.step_seconds > 0) {
     m.mfu.Set(share.own_flops / step.step_seconds / share.peak_flops);
   }
-  for (const auto& [kind, bytes] : kMemory) {
-    m.memory[kind]->Set(static_cast<double>(step.memory.*bytes));
+  for (size_t i = 0; i < kNumPools; ++i) {
+    m.memory[i]->Set(static_cast<double>(kPools[i].now(step.memory)));
+    m.memory_peak[i]->Set(static_cast<double>(kPools[i].peak(step.memory)));
   }
   if (share.planned_bytes > 0) {
     const auto planned = static_cast<double>(share.planned_bytes);
@@ -360,15 +326,17 @@ void WorkerMetrics::ObserveStep(const StepMetrics& step,
   if (!step.expert_tokens.empty()) {
     std::unique_lock<std::mutex> lock(m.mutex);
     const ExpertBalance balance =
-        MeasureBalance(m.window.Add(step.expert_tokens));
+        MeasureBalance(m.expert_window.Add(step.expert_tokens));
     lock.unlock();
     m.dispatch_seconds.Observe(step.exchanges.dispatch_seconds);
     m.combine_seconds.Observe(step.exchanges.combine_seconds);
     m.exposed_seconds.Increment(step.exchanges.exposed_seconds);
-    m.dispatch_bytes.Increment(
-        static_cast<double>(step.exchanges.dispatch_bytes));
-    m.combine_bytes.Increment(
-        static_cast<double>(step.exchanges.combine_bytes));
+    for (size_t i = 0; i < kNumLinkTiers; ++i) {
+      m.dispatch_bytes[i]->Increment(
+          static_cast<double>(step.exchanges.dispatch_bytes[i]));
+      m.combine_bytes[i]->Increment(
+          static_cast<double>(step.exchanges.combine_bytes[i]));
+    }
     m.balance_step.Set(balance.balancedness_step);
     m.balance_worst.Set(balance.balancedness_worst);
     m.cv_mean.Set(balance.cv_mean);
@@ -383,7 +351,13 @@ void WorkerMetrics::ObserveStep(const StepMetrics& step,
     m.padding_rows.Increment(static_cast<double>(share.own_padding_rows));
   }
   if (!step.rank_tokens.empty()) {
-    const ExpertBalance balance = MeasureBalance(step.rank_tokens);
+    std::unique_lock<std::mutex> lock(m.mutex);
+    // What another placement made of the ranks says nothing of this one.
+    if (step.plan_epoch != m.window_epoch) m.rank_window.Clear();
+    m.window_epoch = step.plan_epoch;
+    const ExpertBalance balance =
+        MeasureBalance(m.rank_window.Add(step.rank_tokens));
+    lock.unlock();
     m.rank_balance_step.Set(balance.balancedness_step);
     m.rank_balance_worst.Set(balance.balancedness_worst);
   } else if (!step.expert_tokens.empty()) {
@@ -403,7 +377,6 @@ void WorkerMetrics::SetPlanEpoch(int64_t plan_epoch) {
 }
 
 void WorkerMetrics::ObserveRebalance(int64_t plan_epoch, double seconds) {
-  impl_->rebalances.Increment();
   impl_->rebalance_seconds.Observe(seconds);
   SetPlanEpoch(plan_epoch);
 }
@@ -434,6 +407,10 @@ void WorkerMetrics::ObserveLoad(double seconds) {
 
 void WorkerMetrics::SetDeviceMemory(int64_t used_bytes, int64_t free_bytes) {
   impl_->SetDeviceMemory(used_bytes, free_bytes);
+}
+
+void WorkerMetrics::CountDeviceError(DeviceErrorKind kind) {
+  impl_->device_errors[static_cast<size_t>(kind)]->Increment();
 }
 
 void WorkerMetrics::CountAbort(AbortCause cause) {

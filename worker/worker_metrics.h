@@ -6,30 +6,17 @@
 // holds a job, a layer or an expert. Thread-safe.
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/metrics/registry.h"
+#include "worker/device/device_error.h"
 
 namespace cadre {
 
 struct StepMetrics;  // worker/train/trainer.h
-
-// Balance of the routed experts, from token counts by MoE layer and expert.
-// Empty or unused layers are left out; without any, all are NaN.
-struct ExpertBalance {
-  double balancedness_step = 0.0;          // sum of means / sum of maxima
-  double balancedness_worst = 0.0;         // least mean / max of a layer
-  double cv_mean = 0.0, cv_max = 0.0;      // std / mean over the experts
-  double dead_mean = 0.0, dead_max = 0.0;  // share of experts without a token
-  int64_t routed = 0;                      // token-expert pairs
-};
-ExpertBalance MeasureBalance(
-    const std::vector<std::vector<int64_t>>& expert_tokens);
 
 class WorkerMetrics {
  public:
@@ -67,8 +54,8 @@ class WorkerMetrics {
   void SetPlanEpoch(int64_t plan_epoch);
   // Another placement of the experts is in force; `seconds` it took.
   void ObserveRebalance(int64_t plan_epoch, double seconds);
-  // op: all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, barrier
-  // or split.
+  // op: all_reduce, all_gather, reduce_scatter, broadcast, all_to_all or
+  // barrier.
   void ObserveCollective(absl::string_view op, int64_t bytes, double seconds);
   void ObserveSave(double seconds, int64_t bytes, absl::Time now);
   void CountFailedSave();
@@ -76,6 +63,8 @@ class WorkerMetrics {
   void ObserveLoad(double seconds);
   // Of the device; negative: not known.
   void SetDeviceMemory(int64_t used_bytes, int64_t free_bytes);
+  // An error of the device ended an attempt.
+  void CountDeviceError(DeviceErrorKind kind);
   enum class AbortCause { kStop, kPeer };
   void CountAbort(AbortCause cause);
   // This worker now trains the job of this id; until JobLeft.

@@ -107,6 +107,11 @@ inline constexpr MetricDef kAuthDenials{
 inline constexpr MetricDef kDatasetValidation{
     "cadre_dataset_validation_seconds", kHistogram,
     "Duration of the full check of a job's data set.", kSlow};
+// Labels: result applied|skipped.
+inline constexpr MetricDef kMoeRebalances{
+    "cadre_moe_rebalances_total", kCounter,
+    "Decisions on the placement of a job's experts: applied, put in force "
+    "while training; skipped, a look at the loads after which nothing moves."};
 inline constexpr MetricDef kJournalCommit{
     "cadre_journal_commit_seconds", kHistogram,
     "Duration of one journal transaction, the disk write included.", kFast};
@@ -158,10 +163,13 @@ inline constexpr MetricDef kTrainNonfiniteSteps{
 inline constexpr MetricDef kTrainDataWait{"cadre_train_data_wait_seconds_total",
                                           kCounter,
                                           "Time spent waiting for input."};
-// Labels: phase total|data|compute|reduce|optimizer|wait.
+// Labels: phase total|data|forward|backward|reduce|optimizer|wait.
 inline constexpr MetricDef kTrainStepSeconds{
     "cadre_train_step_seconds", kHistogram,
-    "Duration of a step and of its phases; compute is forward and backward.",
+    "Duration of a step (total) and of its phases, which add up to it. "
+    "Backward begins behind the loss, whose gradient comes with it, and has "
+    "blocks that are run again; forward is the rest of the passes; wait is "
+    "for the ranks to agree before the step.",
     kSlow};
 // Labels: phase
 // attention|router|dispatch|experts|combine|dense_mlp|loss|other|optimizer|
@@ -181,10 +189,6 @@ inline constexpr MetricDef kTrainMfu{
     "Model FLOPs of the last step over its time and the nominal peak of the "
     "device (GPU: dense bf16; CPU: f32 of the threads in use); NaN where that "
     "is not known."};
-// Labels: kind weights|gradients|optimizer|gather|reduce|activations.
-inline constexpr MetricDef kTrainMemory{
-    "cadre_train_memory_bytes", kGauge,
-    "Memory of this rank by use; of activations the most in use at once."};
 inline constexpr MetricDef kTrainMemoryPlanned{
     "cadre_train_memory_planned_bytes", kGauge,
     "What the plan says the most loaded rank needs, the runtime's own memory "
@@ -195,13 +199,26 @@ inline constexpr MetricDef kTrainMemoryExpected{
     "far; NaN where that is not known (GPU)."};
 inline constexpr MetricDef kDeviceMemoryPlanError{
     "cadre_device_memory_plan_error_ratio", kGauge,
-    "All kinds of cadre_train_memory_bytes together over "
+    "All pools of cadre_device_memory_peak_bytes together over "
     "cadre_train_memory_planned_bytes, minus 1."};
-// Labels: pool used|free.
+// Labels: pool
+// weights|adapter|gradients|optimizer|activations|workspace|comm|other|free.
 inline constexpr MetricDef kDeviceMemory{
     "cadre_device_memory_bytes", kGauge,
-    "Memory of the device, of all its users (CPU: of the host); NaN for a GPU "
-    "before its first job."};
+    "Memory of the device (CPU: of the host) by use, all pools together its "
+    "whole. Of this rank's job in the last step: activations and workspace "
+    "(temporaries of single layers) the most in use at once, comm what "
+    "collectives gather and reduce in; 0 without a job. other: of all else "
+    "on the device, the runtime's own included; other and free are NaN for a "
+    "GPU before its first job."};
+// Labels: pool weights|adapter|gradients|optimizer|activations|workspace|comm.
+inline constexpr MetricDef kDeviceMemoryPeak{
+    "cadre_device_memory_peak_bytes", kGauge,
+    "The most that this rank's job had in a pool since its attempt began."};
+// Labels: kind out_of_memory|launch|hardware|driver|other.
+inline constexpr MetricDef kDeviceErrors{
+    "cadre_device_errors_total", kCounter,
+    "Errors of the device or its driver that ended an attempt."};
 // Labels: kind processed|loss|padding.
 inline constexpr MetricDef kTrainTokens{
     "cadre_train_tokens_total", kCounter,
@@ -233,13 +250,12 @@ inline constexpr MetricDef kMoeRankBalancedness{
     "cadre_moe_rank_balancedness_ratio", kGauge,
     "Mean over maximal tokens of the ranks that share the experts, as counted "
     "where they were computed: sum of means over sum of maxima of the layers, "
-    "or the worst layer; last step."};
-inline constexpr MetricDef kMoeRebalances{
-    "cadre_moe_rebalances_total", kCounter,
-    "Expert placements that were put in force while training."};
+    "or the worst layer; last 50 steps under the placement in force."};
 inline constexpr MetricDef kMoeRebalanceSeconds{
     "cadre_moe_rebalance_seconds", kHistogram,
-    "Time for which training stood still while experts moved.", kFast};
+    "Time for which training stood still while experts moved; one "
+    "observation for each placement put in force.",
+    kFast};
 inline constexpr MetricDef kMoePlanEpoch{
     "cadre_moe_plan_epoch", kGauge,
     "Expert placement in force; 0: the one the job began with."};
@@ -283,16 +299,19 @@ inline constexpr MetricDef kMoeAllToAllSeconds{
 inline constexpr MetricDef kMoeAllToAllExposed{
     "cadre_moe_all_to_all_exposed_seconds_total", kCounter,
     "Part of the exchanges of expert rows that no computing hid."};
-// Labels: direction dispatch|combine.
+// Labels: direction dispatch|combine, tier self|link|network.
 inline constexpr MetricDef kMoeAllToAllBytes{
     "cadre_moe_all_to_all_bytes_total", kCounter,
-    "Bytes of expert rows and weights sent to other ranks, forward and "
-    "backward."};
-// Labels: op
-// all_reduce|all_gather|reduce_scatter|broadcast|all_to_all|barrier|split.
+    "Bytes of expert rows, what goes with them and their gradients that this "
+    "rank gave to exchanges, forward and backward, by how far they go: self "
+    "stays here, link is to ranks of its link domain, network to all others "
+    "and to those whose domain is not known."};
+// Labels: op all_reduce|all_gather|reduce_scatter|broadcast|all_to_all|barrier.
 inline constexpr MetricDef kCommSeconds{
     "cadre_comm_seconds", kHistogram,
-    "Duration of collectives, waiting for peers included.", kFast};
+    "Duration of collectives, waiting for peers included; making a group of "
+    "ranks counts as a barrier.",
+    kFast};
 // Labels: op.
 inline constexpr MetricDef kCommBytes{"cadre_comm_bytes_total", kCounter,
                                       "Bytes this rank put into collectives."};

@@ -110,6 +110,9 @@ FLEET = [
     ("Sync calls by result", "reqps", "series", [
         ("{{result}}", "sum by (result) "
          "(rate(cadre_sync_requests_total[$__rate_interval]))")]),
+    ("Device errors in the last hour by kind", "short", "series", [
+        ("{{kind}}", "sum by (kind) "
+         "(increase(cadre_device_errors_total[1h]))")]),
     ("Leases that ran out", "short", "series", [
         ("{{verdict}}", "sum by (verdict) "
          "(increase(cadre_worker_lease_expirations_total[1h]))")]),
@@ -125,7 +128,8 @@ TRAINING = [
         ("{{exported_job}}", 'cadre:job_steps:rate2m{exported_job=~"$job"}')]),
     ("Step by phase, slowest rank", "s", "stacked", [
         (phase, phase_mean(phase))
-        for phase in ("data", "wait", "compute", "reduce", "optimizer")]),
+        for phase in ("data", "wait", "forward", "backward", "reduce",
+                      "optimizer")]),
     ("Inside passes and optimizer, share of the step", "percentunit",
      "stacked", [
          (phase, phase_share(phase))
@@ -134,15 +138,21 @@ TRAINING = [
     ("Model FLOPs utilisation", "percentunit", "series", [
         ("slowest {{exported_job}}", 'cadre:job_mfu:min{exported_job=~"$job"}'),
         ("fastest {{exported_job}}", by_job("cadre_train_mfu_ratio"))]),
-    ("Memory of the largest rank by use", "bytes", "stacked", [
-        ("{{kind}}", "max by (kind) (cadre_train_memory_bytes " + JOIN + ")")]),
+    ("Memory by pool in the last step, largest rank", "bytes", "stacked", [
+        ("{{pool}}", "max by (pool) (cadre_device_memory_bytes"
+         '{pool!~"other|free"} ' + JOIN + ")")]),
+    ("Memory by pool, peak of the attempt, largest rank", "bytes", "stacked", [
+        ("{{pool}}", "max by (pool) (cadre_device_memory_peak_bytes " + JOIN +
+         ")")]),
     ("Memory against the plan", "bytes", "series", [
         ("planned", by_job("cadre_train_memory_planned_bytes")),
         ("largest rank", by_job(
-            "sum by (instance) (cadre_train_memory_bytes)"))]),
-    ("Free memory of the device", "bytes", "series", [
-        ("{{exported_job}}", by_job(
-            'cadre_device_memory_bytes{pool="free"}', "min"))]),
+            "sum by (instance) (cadre_device_memory_peak_bytes)"))]),
+    ("Device memory that is free or others', smallest", "bytes", "series", [
+        ("free {{exported_job}}", by_job(
+            'cadre_device_memory_bytes{pool="free"}', "min")),
+        ("other {{exported_job}}", by_job(
+            'cadre_device_memory_bytes{pool="other"}', "min"))]),
     ("Gradient norm", "none", "series", [
         ("{{exported_job}}", by_job("cadre_train_grad_norm"))]),
     ("Learning rate", "none", "series", [
@@ -199,10 +209,20 @@ EXPERTS = [
      "series", [
          ("{{exported_job}}", "cadre:job_exposed_all_to_all:ratio5m"
           '{exported_job=~"$job"}')]),
-    ("All-to-all bytes to other ranks", "Bps", "stacked", [
-        ("{{direction}}", "sum by (direction) (" +
-         rate("cadre_moe_all_to_all_bytes_total", by="instance, direction") +
+    ("All-to-all bytes by how far they go", "Bps", "stacked", [
+        ("{{tier}}", "sum by (tier) (" +
+         rate("cadre_moe_all_to_all_bytes_total", by="instance, tier") +
          " " + JOIN + ")")]),
+    ("All-to-all bytes to other ranks by direction", "Bps", "stacked", [
+        ("{{direction}}", "sum by (direction) (" +
+         rate("cadre_moe_all_to_all_bytes_total", '{tier!="self"}',
+              "instance, direction") + " " + JOIN + ")")]),
+    ("Placements put in force in the last hour", "short", "series", [
+        ("{{exported_job}}", by_job(
+            "increase(cadre_moe_rebalance_seconds_count[1h])"))]),
+    ("Decisions on placements in the last hour, all jobs", "short", "series", [
+        ("{{result}}", "sum by (result) "
+         "(increase(cadre_moe_rebalances_total[1h]))")]),
     ("Coefficient of variation of expert loads", "none", "series", [
         ("mean", by_job('cadre_moe_expert_load_cv_ratio{stat="mean"}')),
         ("worst layer", by_job('cadre_moe_expert_load_cv_ratio{stat="max"}'))]),

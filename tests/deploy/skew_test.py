@@ -48,6 +48,7 @@ class Skewed:
         config = json.loads((folder / "config.json").read_text())
         self.experts = config["num_experts"]
         self.top_k = config["num_experts_per_token"]
+        self.width = config["hidden_size"]
         header, data = read_tensors(EXAMPLE / "model.safetensors")
         self.orders = []
         gates = sorted(name for name in header if name.endswith("gate.weight"))
@@ -145,13 +146,25 @@ class SkewTest(harness.TestCase):
             "\n" for i in range(ROWS_PER_STEP)))
         self.coordinator = self.start_coordinator()
         self.workers = []
-        for index in range(RANKS):
+        self.started = 0
+
+    def start_workers(self, domains):
+        """In place of those there are; None: without a link domain."""
+        for worker in self.workers:
+            worker.stop()
+        self.workers = []
+        for index, domain in enumerate(domains):
+            name = f"worker-{self.started}"
+            self.started += 1
+            config = self.write(f"{name}.textproto",
+                                f'link_domain: "{domain}"' if domain else "")
             worker = harness.Daemon(
                 harness.WORKER,
                 ["--insecure", f"--coordinator={self.coordinator.address}",
+                 f"--config={config}",
                  "--device=cpu", "--metrics-listen=127.0.0.1:0",
                  "--health-listen=off", f"--worker-id=skew.{index}"],
-                self.folder, f"worker-{index}")
+                self.folder, name)
             self.addCleanup(worker.stop)
             self.workers.append(worker)
 
@@ -200,7 +213,58 @@ class SkewTest(harness.TestCase):
                                        for point in series["points"]]
         return seen, growth, scalars
 
+    def exchanged(self):
+        """Bytes of a step over all ranks: to itself and to the other one, by
+        direction, as docs/expert_parallelism.md has them."""
+        per_rank = self.model.experts // RANKS
+        batches = ROWS_PER_STEP // RANKS  # of each rank
+        bytes_of = {(direction, away): 0
+                    for direction in ("dispatch", "combine")
+                    for away in (False, True)}
+        for order in self.model.orders:
+            for source in range(RANKS):
+                for target in range(RANKS):
+                    chosen = sum(expert // per_rank == target
+                                 for expert in order[:self.model.top_k])
+                    rows = ROW_TOKENS if chosen else 0
+                    row, pairs = 4 * self.model.width, ROW_TOKENS * chosen
+                    away = source != target
+                    # Sizes, rows with slots and weights; then gradients.
+                    bytes_of["dispatch", away] += batches * (
+                        16 + rows * row + 8 * pairs + rows * row)
+                    # Back from the experts, and what the way back gives.
+                    bytes_of["combine", away] += batches * (
+                        rows * row + rows * row + 4 * pairs)
+        return bytes_of
+
+    def tiers(self):
+        return {(direction, tier): self.total(
+            "cadre_moe_all_to_all_bytes_total"
+            f'{{direction="{direction}",tier="{tier}"}}')
+                for direction in ("dispatch", "combine")
+                for tier in ("self", "link", "network")}
+
+    def test_bytes_between_ranks_count_by_how_far_they_go(self):
+        expected = self.exchanged()
+        for domains, tier in ((("rack-1", "rack-2"), "network"),
+                              (("rack-1", "rack-1"), "link"),
+                              # Both stand for their one host.
+                              ((None, None), "link")):
+            with self.subTest(domains):
+                self.start_workers(domains)
+                self.run_job("dropless")
+                seen = self.tiers()
+                for direction in ("dispatch", "combine"):
+                    self.assertEqual(seen[direction, "self"],
+                                     STEPS * expected[direction, False])
+                    for each in ("link", "network"):
+                        self.assertEqual(
+                            seen[direction, each],
+                            STEPS * expected[direction, True]
+                            if each == tier else 0, (direction, each))
+
     def test_exported_figures_are_those_of_the_models_files(self):
+        self.start_workers([None] * RANKS)
         loads = self.model.loads()
         per_rank = self.model.experts // RANKS
         expert_step, expert_worst = balance(loads)

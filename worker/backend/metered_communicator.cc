@@ -78,7 +78,7 @@ class MeteredCommunicator final : public Communicator {
   absl::StatusOr<std::unique_ptr<Communicator>> Split(int color,
                                                       int key) override {
     std::unique_ptr<Communicator> part;
-    CADRE_RETURN_IF_ERROR(Run("split", 0, [&]() -> absl::Status {
+    CADRE_RETURN_IF_ERROR(Run("barrier", 0, [&]() -> absl::Status {
       CADRE_ASSIGN_OR_RETURN(part, inner_->Split(color, key));
       return absl::OkStatus();
     }));

@@ -11,7 +11,7 @@
 namespace cadre {
 
 // Raise with every change of backend.h or of a header it includes.
-inline constexpr int kPluginVersion = 2;
+inline constexpr int kPluginVersion = 3;
 inline constexpr char kPluginFile[] = "libcadre_cuda.so";
 inline constexpr char kPluginSymbol[] = "CadreCudaPlugin";
 

@@ -82,7 +82,8 @@ Tensor Arena::Allocate(DType dtype, std::initializer_list<int64_t> dims) {
   for (int64_t d : dims) bytes *= d;
   char* data = exec_.backend == Backend::kCpu ? AllocateOnHost(bytes)
                                               : AllocateOnCuda(bytes);
-  peak_bytes_ = std::max(peak_bytes_, earlier_ + offset_);
+  recent_peak_bytes_ = std::max(recent_peak_bytes_, earlier_ + offset_);
+  peak_bytes_ = std::max(peak_bytes_, recent_peak_bytes_);
   return Tensor(data, dtype, dims);
 }
 

@@ -70,6 +70,9 @@ class Arena {
   int64_t num_allocations() const { return num_allocations_; }
   // Most bytes in use at once since construction.
   int64_t peak_bytes() const { return peak_bytes_; }
+  // Likewise, since RestartRecentPeak.
+  int64_t recent_peak_bytes() const { return recent_peak_bytes_; }
+  void RestartRecentPeak() { recent_peak_bytes_ = earlier_ + offset_; }
   int64_t reserved_bytes() const;
 
  private:
@@ -91,7 +94,7 @@ class Arena {
   int64_t offset_ = 0;   // free bytes of the current block start here
   int64_t earlier_ = 0;  // bytes in use in the blocks before the current one
   int64_t num_allocations_ = 0;
-  int64_t peak_bytes_ = 0;
+  int64_t peak_bytes_ = 0, recent_peak_bytes_ = 0;
   absl::Status status_;
 };
 

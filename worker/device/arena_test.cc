@@ -53,5 +53,19 @@ TEST(Arena, ReservesInOneGo) {
   EXPECT_EQ(arena.peak_bytes(), int64_t{4} << 20);
 }
 
+TEST(ArenaTest, TellsTheMostInUseSinceAMoment) {
+  Arena arena;
+  arena.Allocate(DType::kU8, {4096});
+  const Arena::Mark mark = arena.mark();
+  arena.Allocate(DType::kU8, {8192});
+  arena.Release(mark);
+  EXPECT_EQ(arena.recent_peak_bytes(), 4096 + 8192);
+  arena.RestartRecentPeak();
+  EXPECT_EQ(arena.recent_peak_bytes(), 4096) << "still in use";
+  arena.Allocate(DType::kU8, {1024});
+  EXPECT_EQ(arena.recent_peak_bytes(), 4096 + 1024);
+  EXPECT_EQ(arena.peak_bytes(), 4096 + 8192);
+}
+
 }  // namespace
 }  // namespace cadre

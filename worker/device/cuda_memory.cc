@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "worker/device/cuda_calls.h"
 #include "worker/device/cuda_status.h"
+#include "worker/device/device_error.h"
 
 namespace cadre {
 namespace {
@@ -80,9 +81,11 @@ struct Driver {
     const std::string message =
         absl::StrCat(call, ": ", name == nullptr ? "unknown error" : name);
     return result == CUDA_ERROR_OUT_OF_MEMORY
-               ? absl::ResourceExhaustedError(
-                     absl::StrCat(message, FreeMemory()))
-               : absl::InternalError(message);
+               ? WithDeviceError(absl::ResourceExhaustedError(
+                                     absl::StrCat(message, FreeMemory())),
+                                 DeviceErrorKind::kOutOfMemory)
+               : WithDeviceError(absl::InternalError(message),
+                                 DeviceErrorKind::kOther);
   }
 };
 

@@ -12,7 +12,7 @@ namespace cadre {
 // `error` is a cudaError_t; 0 is OK. Out of memory: RESOURCE_EXHAUSTED; no
 // driver or device: FAILED_PRECONDITION; a bad argument: INVALID_ARGUMENT; a
 // device that is lost or broken: UNAVAILABLE; the rest: INTERNAL. The message
-// has `call`, the error's name and its text.
+// has `call`, the error's name and its text; DeviceErrorOf tells the kind.
 absl::Status CudaStatus(int error, absl::string_view call);
 
 }  // namespace cadre

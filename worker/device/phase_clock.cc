@@ -53,6 +53,7 @@ void PhaseClock::Mark(Phase phase) {
 void PhaseClock::Restart() {
   status_ = absl::OkStatus();
   phases_.clear();
+  backward_mark_.reset();
   Mark(Phase::kOther);
 }
 
@@ -64,14 +65,26 @@ Phase PhaseClock::Enter(Phase phase) {
   return before;
 }
 
+void PhaseClock::BeginBackward() {
+  if (phases_.empty()) Restart();
+  backward_mark_ = phases_.size();
+  Mark(phases_.back());
+}
+
 PhaseSeconds PhaseClock::Seconds() {
   marks_->End();
   PhaseSeconds sums{};
+  backward_seconds_ = 0.0;
   for (size_t i = 0; status_.ok() && i + 1 < phases_.size(); ++i) {
     const absl::StatusOr<double> seconds = marks_->SecondsBetween(i, i + 1);
     status_ = seconds.status();
-    if (seconds.ok()) sums[static_cast<size_t>(phases_[i])] += *seconds;
+    if (!seconds.ok()) break;
+    sums[static_cast<size_t>(phases_[i])] += *seconds;
+    if (i >= backward_mark_.value_or(phases_.size())) {
+      backward_seconds_ += *seconds;
+    }
   }
+  if (!status_.ok()) backward_seconds_ = 0.0;
   return status_.ok() ? sums : PhaseSeconds{};
 }
 

@@ -14,6 +14,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -59,15 +60,21 @@ class PhaseClock {
   void Restart();
   // The phase from now on; returns the one until now.
   Phase Enter(Phase phase);
+  // The pass goes back from now on.
+  void BeginBackward();
   // Of the pass since Restart, whose work must be done. All zero where a mark
   // failed.
   PhaseSeconds Seconds();
+  // Part of the last Seconds() since BeginBackward; 0 without one.
+  double backward_seconds() const { return backward_seconds_; }
 
  private:
   void Mark(Phase phase);
 
   std::unique_ptr<PhaseMarks> marks_;
   std::vector<Phase> phases_;  // phases_[i] follows mark i
+  std::optional<size_t> backward_mark_;
+  double backward_seconds_ = 0.0;
   absl::Status status_;
 };
 

@@ -19,6 +19,25 @@ TEST(PhaseClockTest, InnerPhasesCountForThemselves) {
 
 TEST(PhaseClockTest, TakesNoClock) { PhaseScope scope(nullptr, Phase::kLoss); }
 
+TEST(PhaseClockTest, TellsTheWayBackApart) {
+  PhaseClock clock({});
+  clock.Restart();
+  clock.Enter(Phase::kLoss);
+  clock.Enter(Phase::kOther);
+  clock.BeginBackward();
+  {
+    PhaseScope scope(&clock, Phase::kExperts);
+  }
+  double all = 0;
+  for (const double seconds : clock.Seconds()) all += seconds;
+  EXPECT_GT(clock.backward_seconds(), 0);
+  EXPECT_LT(clock.backward_seconds(), all);
+  clock.Restart();
+  clock.Enter(Phase::kLoss);
+  clock.Seconds();
+  EXPECT_EQ(clock.backward_seconds(), 0) << "a pass without a way back";
+}
+
 TEST(PhaseClockTest, StartsAfresh) {
   PhaseClock clock({});
   clock.Restart();

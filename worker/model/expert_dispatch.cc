@@ -114,8 +114,16 @@ void ExpertDispatch::CountTraffic(const LayerContext& ctx, int64_t width,
   ExpertTraffic& traffic = ctx.experts->traffic;
   const int me = ctx.experts->experts.rank;
   const int64_t row = width * SizeOf(ctx.dtype), p = SizeOf(ctx.param_dtype);
+  constexpr int64_t kCountBytes = 2 * sizeof(int64_t);
   for (int64_t c = 0; c < ctx.experts->chunks; ++c) {
     const Counts &sent = chunks_[c].sent, &received = chunks_[c].received;
+    for (int r = 0; r < ctx.experts->experts.size(); ++r) {
+      const auto tier = static_cast<size_t>(ctx.experts->tiers[r]);
+      traffic.dispatch_tiers[tier] += sent.rows[r] * row +
+                                      sent.pairs[r] * (kWordBytes + p) +
+                                      (ctx.replay ? 0 : kCountBytes);
+      if (combines) traffic.combine_tiers[tier] += received.rows[r] * row;
+    }
     const int64_t rows = sent.num_rows - sent.rows[me];
     const int64_t pairs = sent.num_pairs - sent.pairs[me];
     traffic.dispatch_bytes += rows * row + pairs * (kWordBytes + p);
@@ -135,9 +143,8 @@ void ExpertDispatch::CountTraffic(const LayerContext& ctx, int64_t width,
     traffic.received_rows[layer_] += received.num_rows;
   }
   if (ctx.replay) return;
-  traffic.count_bytes += (ctx.experts->experts.size() - 1) *
-                         ctx.experts->chunks * 2 *
-                         static_cast<int64_t>(sizeof(int64_t));
+  traffic.count_bytes +=
+      (ctx.experts->experts.size() - 1) * ctx.experts->chunks * kCountBytes;
 }
 
 absl::Status ExpertDispatch::Forward(const LayerContext& ctx, const Tensor& in,
@@ -257,6 +264,13 @@ absl::Status ExpertDispatch::Backward(const LayerContext& ctx,
                                                chunk.in_rows,
                                                chunk.received.rows, row_words);
                              }));
+    for (int r = 0; r < runtime.experts.size(); ++r) {
+      const auto tier = static_cast<size_t>(runtime.tiers[r]);
+      traffic.dispatch_tiers[tier] += sent.rows[r] * row_words * kWordBytes;
+      traffic.combine_tiers[tier] +=
+          (received.rows[r] * row_words + received.pairs[r] * p_words) *
+          kWordBytes;
+    }
     traffic.backward_dispatch_bytes +=
         (sent.num_rows - sent.rows[me]) * row_words * kWordBytes;
     traffic.backward_combine_bytes +=

@@ -1,6 +1,7 @@
 #include "worker/model/model.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 #include <variant>
 
@@ -92,6 +93,7 @@ class BlockModel final : public Model {
       const Batch& batch, const LossScale& scale) override;
 
   ArenaStats arena_stats() const override { return arenas_.stats(); }
+  void RestartRecentPeaks() override { arenas_.RestartRecentPeaks(); }
 
  private:
   const LoraPlan* lora() const {
@@ -179,11 +181,22 @@ absl::Status BlockModel::Connect(const ModelGroups& groups) {
                      ep == nullptr ? 1 : ep->size(), " and is rank ",
                      ep == nullptr ? 0 : ep->rank()));
   }
+  std::vector<LinkTier> tiers = groups.expert_tiers;
+  if (tiers.empty()) {
+    std::vector<int> ranks(size);
+    std::iota(ranks.begin(), ranks.end(), 0);
+    tiers = LinkTiers({}, ranks, ep == nullptr ? 0 : ep->rank());
+  }
+  if (std::ssize(tiers) != size) {
+    return absl::InternalError(
+        absl::StrCat("the model's experts lie on ", size, " ranks, and of ",
+                     tiers.size(), " it is said how far away they are"));
+  }
   CADRE_RETURN_IF_ERROR(units_.Connect(groups.units));
   world_ = groups.world;
   if (options_.expert_parallel) {
     runtime_ = std::make_unique<ExpertRuntime>(
-        *options_.expert_parallel, groups.expert_dispatch,
+        *options_.expert_parallel, groups.expert_dispatch, std::move(tiers),
         options_.dispatch_chunks, options_.overlap_dispatch);
     CADRE_ASSIGN_OR_RETURN(runtime_->side, SideStream::Create(options_.exec));
     if (runtime_->side != nullptr && groups.expert_dispatch != nullptr) {
@@ -356,6 +369,7 @@ absl::StatusOr<ForwardResult> BlockModel::RunForwardBackward(
   CADRE_RETURN_IF_ERROR(Loss(
       ctx, final_out_,
       {.inv_count = scale.inv_num_targets, .dx = dx, .dhead = head_->grad}));
+  phases_.BeginBackward();
   CADRE_RETURN_IF_ERROR(final_norm_.Backward(ctx, final_in_, dx, dx));
   CADRE_ASSIGN_OR_RETURN(Stream grad,
                          ends_.EndBackward(ctx, streams_.back(), dx));

@@ -34,6 +34,7 @@
 #include "worker/moe/expert_moves.h"
 #include "worker/moe/expert_parallel.h"
 #include "worker/moe/expert_runtime.h"
+#include "worker/moe/link_tiers.h"
 
 namespace cadre {
 
@@ -89,6 +90,8 @@ struct ModelGroups {
   // only: rank and size are those of ModelOptions::expert_parallel. Null with
   // one rank.
   Communicator* expert_dispatch = nullptr;
+  // How far away those ranks are, for counting. Empty: not known.
+  std::vector<LinkTier> expert_tiers;
   // All ranks of the job: sums the statistics of auxiliary losses, once a
   // micro-batch. Null: this rank's are all there are.
   Communicator* world = nullptr;
@@ -129,6 +132,7 @@ struct ForwardResult {
   std::vector<MoeLayerCounts> moe_counts;  // [MoE layers]
   ExpertTraffic traffic;                   // of the pass
   PhaseSeconds phases{};                   // of the device, where there is one
+  double backward_seconds = 0.0;           // of them, behind the loss
 };
 
 // What a test or a program may want to look at; null members are not filled.
@@ -142,6 +146,9 @@ struct ForwardCapture {
 struct ArenaStats {
   int64_t allocations = 0;  // from the system; none after the first step
   int64_t peak_bytes = 0;
+  int64_t scratch_peak_bytes = 0;  // of them, of what no backward pass reads
+  // Likewise, since RestartRecentPeaks.
+  int64_t recent_peak_bytes = 0, recent_scratch_peak_bytes = 0;
   // What plan/pass_memory.h says of peak_bytes for the batches and the rows
   // that came; 0 on a GPU and before the first training pass.
   int64_t expected_bytes = 0;
@@ -180,6 +187,7 @@ class Model {
   virtual absl::Status InitAdapter(uint64_t seed) = 0;
 
   virtual ArenaStats arena_stats() const = 0;
+  virtual void RestartRecentPeaks() = 0;
 
   // Loss only.
   virtual absl::StatusOr<ForwardResult> Forward(

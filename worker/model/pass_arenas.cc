@@ -87,10 +87,17 @@ ArenaStats PassArenas::stats() const {
   for (const Arena* arena : {&kept_, &saved_, &scratch_}) {
     stats.allocations += arena->num_allocations();
     stats.peak_bytes += arena->peak_bytes();
+    stats.recent_peak_bytes += arena->recent_peak_bytes();
     stats.reserved_bytes += arena->reserved_bytes();
   }
+  stats.scratch_peak_bytes = scratch_.peak_bytes();
+  stats.recent_scratch_peak_bytes = scratch_.recent_peak_bytes();
   stats.expected_bytes = expected_bytes_;
   return stats;
+}
+
+void PassArenas::RestartRecentPeaks() {
+  for (Arena* arena : {&kept_, &saved_, &scratch_}) arena->RestartRecentPeak();
 }
 
 }  // namespace cadre

@@ -49,6 +49,7 @@ class PassArenas {
   absl::Status Explain(const absl::Status& status);
 
   ArenaStats stats() const;
+  void RestartRecentPeaks();
 
  private:
   const Exec exec_;

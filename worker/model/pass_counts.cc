@@ -147,6 +147,7 @@ absl::StatusOr<ForwardResult> PassCounts::Read(PhaseClock* phases,
   NumberReader reader(numbers);
   ForwardResult result;
   result.phases = phases->Seconds();
+  result.backward_seconds = phases->backward_seconds();
   const std::vector<double> totals = reader.Take<double>(totals_);
   result.loss_sum = totals[0];
   result.aux_loss = totals[1];

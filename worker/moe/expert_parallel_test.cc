@@ -8,6 +8,7 @@
 
 #include "plan/capacity.h"
 #include "worker/model/tiny_models.h"
+#include "worker/moe/link_tiers.h"
 #include "worker/moe/rank_runs.h"
 
 namespace cadre::testing {
@@ -285,6 +286,57 @@ TEST(ExpertDispatchTest, MovesAsManyBytesAsTheFormulaSays) {
   EXPECT_EQ(sum.backward_dispatch_bytes, rows * 4 * latent);
   EXPECT_EQ(sum.backward_combine_bytes, rows * (4 * latent + 4));
   EXPECT_EQ(sum.count_bytes, layers * experts * (experts - 1) * 16);
+}
+
+// Two hosts of three and four ranks, and one rank that nobody knows.
+TEST(ExpertDispatchTest, CountsHowFarBytesGo) {
+  const ModelSpec spec = TinyModelNamed("KimiK3");
+  int64_t layers = 0, latent = 0;
+  for (const BlockSpec& block : spec.blocks) {
+    if (const auto* moe = std::get_if<MoeSpec>(&block.ffn)) {
+      ++layers;
+      latent = moe->latent_dim;
+    }
+  }
+  constexpr int kRanks = 8;  // one per expert
+  const std::vector<Batch> batches =
+      Batches(spec, {{9}, {7, 2}, {5}, {5}, {3}, {5}, {}, {5}});
+  RunOptions options;
+  options.link_domains = {"a", "a", "a", "b", "b", "b", "b", ""};
+  const RunResult run =
+      RunOnRanks(spec, options, InOrder(spec, kRanks), batches);
+  const auto tier_of = [](int from, int to) {
+    if (from == to) return LinkTier::kSelf;
+    if (from == 7 || to == 7) return LinkTier::kNetwork;
+    return (from < 3) == (to < 3) ? LinkTier::kLink : LinkTier::kNetwork;
+  };
+  for (int r = 0; r < kRanks; ++r) {
+    TierBytes dispatch{}, combine{};
+    for (int peer = 0; peer < kRanks; ++peer) {
+      const auto tier = static_cast<size_t>(tier_of(r, peer));
+      int64_t out = 0, in = 0;  // rows that go there, that came from there
+      for (const auto& layer : run.ranks[r].expert_tokens) out += layer[peer];
+      for (const auto& layer : run.ranks[peer].expert_tokens) in += layer[r];
+      // Forward: the row, slot and weight; backward: its gradient; two counts.
+      dispatch[tier] += out * (4 * latent + 8 + 4 * latent) + layers * 16;
+      // Forward: the result; backward: gradients of the row and the weight.
+      combine[tier] += in * (4 * latent + 4 * latent + 4);
+    }
+    EXPECT_EQ(run.ranks[r].traffic.dispatch_tiers, dispatch) << "rank " << r;
+    EXPECT_EQ(run.ranks[r].traffic.combine_tiers, combine) << "rank " << r;
+  }
+}
+
+TEST(LinkTiersTest, AnUnknownDomainIsLikeNoOther) {
+  using enum LinkTier;
+  EXPECT_EQ(LinkTiers({"a", "b", "a", "b"}, {0, 1, 2, 3}, 2),
+            (std::vector{kLink, kNetwork, kSelf, kNetwork}));
+  // The second group of two of a world of four.
+  EXPECT_EQ(LinkTiers({"a", "a", "a", "b"}, {2, 3}, 2),
+            (std::vector{kSelf, kNetwork}));
+  EXPECT_EQ(LinkTiers({"", "", "a"}, {0, 1, 2}, 0),
+            (std::vector{kSelf, kNetwork, kNetwork}));
+  EXPECT_EQ(LinkTiers({}, {0, 1}, 1), (std::vector{kNetwork, kSelf}));
 }
 
 // Five exchanges a layer: a block that is run again gets its rows, and sends

@@ -12,6 +12,7 @@
 #include "worker/device/side_stream.h"
 #include "worker/moe/exchange_queue.h"
 #include "worker/moe/expert_parallel.h"
+#include "worker/moe/link_tiers.h"
 
 namespace cadre {
 
@@ -25,6 +26,9 @@ struct ExpertTraffic {
   int64_t dispatch_bytes = 0, combine_bytes = 0;
   int64_t backward_dispatch_bytes = 0, backward_combine_bytes = 0;
   int64_t count_bytes = 0;  // sizes of what follows
+  // All of these together by how far they go, and what stays here besides:
+  // dispatch with the sizes, combine with the weight gradients.
+  TierBytes dispatch_tiers{}, combine_tiers{};
   // Time for which computing stood still because of exchanges.
   double exposed_seconds = 0.0;
   // By MoE layer: pairs that this rank computed in forward passes, whoever sent
@@ -39,17 +43,19 @@ struct ExpertTraffic {
 };
 
 struct ExpertRuntime {
-  ExpertRuntime(ExpertParallel where, Communicator* group, int num_chunks,
-                bool overlap)
+  ExpertRuntime(ExpertParallel where, Communicator* group,
+                std::vector<LinkTier> group_tiers, int num_chunks, bool overlap)
       : experts(std::move(where)),
         group(group),
+        tiers(std::move(group_tiers)),
         chunks(num_chunks),
         queue(overlap) {}
 
   ExpertParallel experts;
-  int64_t placements = 0;     // counts changes of experts.placement
-  Communicator* const group;  // null: one rank
-  const int chunks;           // of a micro-batch's tokens
+  int64_t placements = 0;             // counts changes of experts.placement
+  Communicator* const group;          // null: one rank
+  const std::vector<LinkTier> tiers;  // of the group's ranks
+  const int chunks;                   // of a micro-batch's tokens
   // Of a GPU: what the exchanges are ordered behind; null on the CPU.
   std::unique_ptr<SideStream> side;
   ExchangeQueue queue;

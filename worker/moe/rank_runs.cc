@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <thread>
 #include <utility>
 #include <variant>
@@ -10,6 +11,7 @@
 #include "base/logging.h"
 #include "worker/comm/local_communicator.h"
 #include "worker/model/tiny_models.h"
+#include "worker/moe/link_tiers.h"
 
 namespace cadre::testing {
 namespace {
@@ -121,8 +123,11 @@ RunResult RunOnRanks(const ModelSpec& spec, const RunOptions& options,
     ModelOptions model = options.model;
     model.expert_parallel = {.rank = rank % size, .placement = placement};
     models[rank] = MakeModel(spec, options, std::move(model));
+    std::vector<int> peers(size);
+    std::iota(peers.begin(), peers.end(), rank - rank % size);
     const absl::Status connected = models[rank]->Connect(
         {.expert_dispatch = size > 1 ? group->get() : nullptr,
+         .expert_tiers = LinkTiers(options.link_domains, peers, rank),
          .world = communicators[rank].get()});
     CADRE_CHECK(connected.ok()) << connected.ToString();
     auto pass = models[rank]->ForwardBackward(

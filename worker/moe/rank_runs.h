@@ -22,6 +22,7 @@ struct RunOptions {
   bool lora = false;
   ModelOptions model;  // lora and expert_parallel are filled in
   uint64_t seed = 5;
+  std::vector<std::string> link_domains;  // by rank
   // After the parameters were filled.
   std::function<void(Model*)> prepare;
 };

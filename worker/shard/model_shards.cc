@@ -82,6 +82,7 @@ ModelShards::Memory ModelShards::memory() const {
   for (const Parameter* parameter : parameters_->all()) {
     if (parameter->unit >= 0) continue;
     memory.weights += parameter->value.num_bytes();
+    if (parameter->is_adapter) memory.adapter += parameter->value.num_bytes();
     memory.gradients += parameter->grad.num_bytes();
   }
   memory.reduce = dense_->buffer_bytes() + experts_->buffer_bytes();

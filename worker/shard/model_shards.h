@@ -53,6 +53,7 @@ class ModelShards {
 
   struct Memory {
     int64_t weights = 0;    // values that are here, sharded ones as slices
+    int64_t adapter = 0;    // of them, of adapters
     int64_t gradients = 0;  // of trained parameters
     int64_t gather = 0;     // both gather buffers
     int64_t reduce = 0;     // buffers of reductions

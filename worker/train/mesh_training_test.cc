@@ -148,6 +148,62 @@ TEST_F(MeshTrainingTest, ACheckpointResumesOnEveryLayout) {
   }
 }
 
+// Where ranks are changes what their bytes count as, and nothing else.
+TEST_F(MeshTrainingTest, LinkDomainsTellHowFarRowsOfExpertsGo) {
+  TrainerOptions options = OptionsOf({4, 1, 4}, kLora);
+  // Of all ranks and steps, both directions.
+  const auto sum = [](const std::vector<std::unique_ptr<RankRun>>& runs) {
+    TierBytes bytes{};
+    for (const auto& run : runs) {
+      EXPECT_OK(run->status);
+      for (const StepMetrics& step : run->observer.steps) {
+        for (size_t tier = 0; tier < kNumLinkTiers; ++tier) {
+          bytes[tier] += step.exchanges.dispatch_bytes[tier] +
+                         step.exchanges.combine_bytes[tier];
+        }
+      }
+    }
+    return bytes;
+  };
+  constexpr auto kSelf = static_cast<size_t>(LinkTier::kSelf),
+                 kLink = static_cast<size_t>(LinkTier::kLink),
+                 kNetwork = static_cast<size_t>(LinkTier::kNetwork);
+  const TierBytes unknown = sum(Run(options));
+  EXPECT_GT(unknown[kSelf], 0);
+  EXPECT_EQ(unknown[kLink], 0);
+  EXPECT_GT(unknown[kNetwork], 0);
+  options.link_domains = {"a", "a", "b", "b"};
+  const TierBytes two_hosts = sum(Run(options));
+  EXPECT_EQ(two_hosts[kSelf], unknown[kSelf]);
+  EXPECT_GT(two_hosts[kLink], 0);
+  EXPECT_GT(two_hosts[kNetwork], 0);
+  EXPECT_EQ(two_hosts[kLink] + two_hosts[kNetwork], unknown[kNetwork]);
+  options.link_domains = {"a", "a", "a", "a"};
+  const TierBytes one_host = sum(Run(options));
+  EXPECT_EQ(one_host[kLink], unknown[kNetwork]);
+  EXPECT_EQ(one_host[kNetwork], 0);
+}
+
+TEST_F(MeshTrainingTest, PhasesOfAStepAddUpToIt) {
+  for (const Layout& layout : {Layout{}, Layout{2, 2, 2}}) {
+    for (const auto& run : Run(OptionsOf(layout, kLora))) {
+      ASSERT_OK(run->status);
+      double all = 0, parts = 0;
+      for (const StepMetrics& step : run->observer.steps) {
+        EXPECT_GT(step.forward_seconds, 0);
+        EXPECT_GT(step.backward_seconds, 0);
+        all += step.step_seconds;
+        parts += step.data_seconds + step.forward_seconds +
+                 step.backward_seconds + step.reduce_seconds +
+                 step.optimizer_seconds + step.wait_seconds;
+      }
+      EXPECT_LE(parts, all * (1 + 1e-9));
+      // Between them are a few assignments; the machine may be busy.
+      EXPECT_GT(parts, 0.8 * all - 0.05);
+    }
+  }
+}
+
 TEST_F(MeshTrainingTest, ShardsTakeTheirShareOfMemory) {
   const auto memory = [&](const Layout& layout, TuningOptions::Method method) {
     const auto runs = Run(OptionsOf(layout, method));
@@ -192,6 +248,15 @@ TEST_F(MeshTrainingTest, NoArenaGrowsBehindTheFirstStep) {
           EXPECT_NEAR(static_cast<double>(last.activations),
                       static_cast<double>(last.expected_activations),
                       0.05 * static_cast<double>(last.activations));
+          // Parts are smaller than what they are of, a step's most than that
+          // of all steps.
+          EXPECT_GT(last.step_workspace, 0);
+          EXPECT_LT(last.step_workspace, last.step_activations);
+          EXPECT_LE(last.step_workspace, last.workspace);
+          EXPECT_LE(last.step_activations, last.activations);
+          EXPECT_LT(last.workspace, last.activations);
+          EXPECT_EQ(last.adapter > 0, method == kLora);
+          EXPECT_LT(last.adapter, last.weights);
         }
       }
     }

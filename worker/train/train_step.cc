@@ -1,5 +1,6 @@
 #include "worker/train/train_step.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include "worker/moe/expert_moves.h"
 #include "worker/moe/expert_parallel.h"
 #include "worker/moe/expert_runtime.h"
+#include "worker/moe/link_tiers.h"
 
 namespace cadre {
 namespace {
@@ -39,9 +41,10 @@ void Add(ExchangeUse* use, const ExpertTraffic& traffic) {
   use->dispatch_seconds += traffic.dispatch_seconds;
   use->combine_seconds += traffic.combine_seconds;
   use->exposed_seconds += traffic.exposed_seconds;
-  use->dispatch_bytes += traffic.dispatch_bytes +
-                         traffic.backward_dispatch_bytes + traffic.count_bytes;
-  use->combine_bytes += traffic.combine_bytes + traffic.backward_combine_bytes;
+  for (size_t tier = 0; tier < kNumLinkTiers; ++tier) {
+    use->dispatch_bytes[tier] += traffic.dispatch_tiers[tier];
+    use->combine_bytes[tier] += traffic.combine_tiers[tier];
+  }
 }
 
 // Seconds since the last call.
@@ -85,8 +88,13 @@ absl::StatusOr<std::unique_ptr<TrainStepRunner>> TrainStepRunner::Create(
   CADRE_ASSIGN_OR_RETURN(runner->shards_,
                          ModelShards::Create(options.exec, &model->parameters(),
                                              &model->units(), communicators));
+  const int rank = runner->world_->rank();
   CADRE_RETURN_IF_ERROR(model->Connect(
       {.expert_dispatch = communicators->dispatch(),
+       .expert_tiers = LinkTiers(
+           options.link_domains,
+           communicators->mesh().GroupRanks(MeshGroup::kExpertParallel, rank),
+           rank),
        .world = runner->world_->size() > 1 ? runner->world_ : nullptr,
        .units = runner->shards_->units()}));
   if (model->parameters().Trainable().empty()) {
@@ -117,11 +125,15 @@ MemoryUse TrainStepRunner::memory() const {
   const ModelShards::Memory shards = shards_->memory();
   const ArenaStats arenas = model_->arena_stats();
   return {.weights = shards.weights,
+          .adapter = shards.adapter,
           .gradients = shards.gradients,
           .optimizer = optimizer_->state_bytes(),
           .gather = shards.gather,
           .reduce = shards.reduce,
           .activations = arenas.peak_bytes,
+          .workspace = arenas.scratch_peak_bytes,
+          .step_activations = arenas.recent_peak_bytes,
+          .step_workspace = arenas.recent_scratch_peak_bytes,
           .expected_activations = arenas.expected_bytes,
           .allocations = arenas.allocations};
 }
@@ -141,6 +153,7 @@ absl::StatusOr<StepMetrics> TrainStepRunner::Run(const TrainStep& data,
                                                  int64_t step,
                                                  double learning_rate) {
   Lap lap(clock_);
+  model_->RestartRecentPeaks();
   StepMetrics metrics;
   metrics.learning_rate = learning_rate;
   // The one divisor of the step, before the first backward pass: the loss is a
@@ -158,7 +171,9 @@ absl::StatusOr<StepMetrics> TrainStepRunner::Run(const TrainStep& data,
   CADRE_RETURN_IF_ERROR(shards_->ZeroGradients());
   CADRE_ASSIGN_OR_RETURN(Totals totals,
                          ForwardBackward(data, step, metrics.targets));
-  metrics.compute_seconds = lap();
+  const double passes = lap();
+  metrics.backward_seconds = std::min(totals.backward_seconds, passes);
+  metrics.forward_seconds = passes - metrics.backward_seconds;
 
   const ExpertParallel* const experts = model_->expert_parallel();
   Communicator* const peers = communicators_->group(MeshGroup::kExpertParallel);
@@ -240,6 +255,7 @@ absl::StatusOr<TrainStepRunner::Totals> TrainStepRunner::ForwardBackward(
     for (size_t phase = 0; phase < kNumPhases; ++phase) {
       totals.phases[phase] += result.phases[phase];
     }
+    totals.backward_seconds += result.backward_seconds;
     Add(&totals.exchanges, result.traffic);
     totals.aux_sum += result.aux_loss;
     totals.z_sum += result.z_loss;

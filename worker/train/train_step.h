@@ -28,6 +28,8 @@ struct TrainStepOptions {
   Exec exec;
   OptimizerOptions optimizer;
   int64_t micro_batches = 1;  // a step and rank
+  // Of all ranks, for counting what goes between them; may be empty.
+  std::vector<std::string> link_domains;
   // For tests: sees the sums of the step's gradients before the update.
   std::function<void(const Optimizer&)> before_update;
 };
@@ -61,6 +63,7 @@ class TrainStepRunner {
     std::vector<MoeLayerTotals> moe_layers;
     std::vector<std::vector<int64_t>> expert_tokens;
     PhaseSeconds phases{};
+    double backward_seconds = 0.0;
     std::vector<std::vector<int64_t>> rank_tokens;
     double expert_seconds = 0.0;
     ExchangeUse exchanges;

@@ -46,13 +46,14 @@ void LogPhases(const StepMetrics& metrics, const ArenaStats& arenas) {
                           1e3 * metrics.phases[i]);
   }
   CADRE_LOG(INFO) << absl::StrFormat(
-      "step %d: loss %.5f, norm %.5f, %.1f ms (compute %.1f, reduce %.1f, "
+      "step %d: loss %.5f, norm %.5f, %.1f ms (forward %.1f, backward %.1f, "
+      "reduce %.1f, "
       "optimizer %.1f, data %.1f), %.0f tokens/s; ms of phases%s; activations "
       "%.2f GB in %d allocations",
       metrics.step, metrics.loss, metrics.grad_norm, 1e3 * metrics.step_seconds,
-      1e3 * metrics.compute_seconds, 1e3 * metrics.reduce_seconds,
-      1e3 * metrics.optimizer_seconds, 1e3 * metrics.data_seconds,
-      metrics.tokens_per_second, phases.substr(1),
+      1e3 * metrics.forward_seconds, 1e3 * metrics.backward_seconds,
+      1e3 * metrics.reduce_seconds, 1e3 * metrics.optimizer_seconds,
+      1e3 * metrics.data_seconds, metrics.tokens_per_second, phases.substr(1),
       1e-9 * static_cast<double>(arenas.reserved_bytes), arenas.allocations);
 }
 
@@ -155,7 +156,8 @@ absl::Status TrainerImpl::Init() {
                                   .max_grad_norm = training.max_grad_norm},
                     .micro_batches =
                         training.global_batch_size /
-                        (training.micro_batch_size * options_.mesh.world_size)},
+                        (training.micro_batch_size * options_.mesh.world_size),
+                    .link_domains = options_.link_domains},
                    inputs_.model.get(), communicators_.get(), clock_));
   if (inputs_.eval != nullptr) eval_batches_ = inputs_.eval->EvalBatches();
 

@@ -26,6 +26,7 @@
 #include "worker/checkpoint/manifest.h"
 #include "worker/comm/communicator.h"
 #include "worker/device/phase_clock.h"
+#include "worker/moe/link_tiers.h"
 #include "worker/train/trainer_options.h"
 
 namespace cadre {
@@ -40,11 +41,15 @@ struct PeftAdapter;
 // in use at once.
 struct MemoryUse {
   int64_t weights = 0;    // values that lie here, sharded ones as slices
+  int64_t adapter = 0;    // of the weights, an adapter's
   int64_t gradients = 0;  // of trained parameters
   int64_t optimizer = 0;  // m, v and masters of the owned slices
   int64_t gather = 0;     // units that are gathered for use
   int64_t reduce = 0;     // buffers of reductions
   int64_t activations = 0;
+  int64_t workspace = 0;  // of them, temporaries of single layers
+  // The same two of the last step alone. In no sum.
+  int64_t step_activations = 0, step_workspace = 0;
   // Activations as the plan has them for the batches and expert rows that came;
   // 0: not known. In no sum.
   int64_t expected_activations = 0;
@@ -60,7 +65,7 @@ struct ExchangeUse {
   double dispatch_seconds = 0.0, combine_seconds = 0.0;
   // Part of them for which computing waited.
   double exposed_seconds = 0.0;
-  int64_t dispatch_bytes = 0, combine_bytes = 0;  // to other ranks
+  TierBytes dispatch_bytes{}, combine_bytes{};
 };
 
 // What became of the (token, expert) pairs of one MoE layer, over all ranks and
@@ -82,8 +87,10 @@ struct StepMetrics {
   int64_t targets = 0, tokens = 0;  // of the step, global
   int64_t trained_tokens = 0;       // of the job so far, global
   double step_seconds = 0.0;
-  double data_seconds = 0.0, compute_seconds = 0.0, reduce_seconds = 0.0,
-         optimizer_seconds = 0.0, wait_seconds = 0.0;
+  // Parts of step_seconds. Backward is from behind the loss (whose gradient
+  // comes with it), as the device saw it; forward is the rest of the passes.
+  double data_seconds = 0.0, forward_seconds = 0.0, backward_seconds = 0.0,
+         reduce_seconds = 0.0, optimizer_seconds = 0.0, wait_seconds = 0.0;
   double tokens_per_second = 0.0;  // global
   bool skipped = false;            // non-finite: nothing was updated
   int64_t nonfinite_total = 0;

@@ -111,6 +111,9 @@ struct TrainerOptions {
   int64_t attempt_epoch = 1;
   MeshSpec mesh;
   int rank = 0;
+  // Link domains by rank, for counting how far rows of experts go; may be
+  // empty.
+  std::vector<std::string> link_domains;
   TrainModelOptions model;
   TrainDataOptions data;
   TuningOptions tuning;
