@@ -24,18 +24,6 @@ absl::Status Product(const LayerContext& ctx, Mode mode, const Tensor& x,
 
 }  // namespace
 
-absl::StatusOr<Tensor> GroupedLora::Dropped(const LayerContext& ctx,
-                                            const Tensor& x) const {
-  if (lora_.dropout == 0 || !ctx.training) return x;
-  const Tensor out = ctx.Scratch({x.dim(0), x.dim(1)});
-  CADRE_RETURN_IF_ERROR(
-      Dropout(ctx.exec, {.x = x,
-                         .y = out,
-                         .probability = lora_.dropout,
-                         .seed = MixSeed(ctx.dropout_seed, lora_.id)}));
-  return out;
-}
-
 absl::Status GroupedLora::Forward(const LayerContext& ctx, const Tensor& x,
                                   const Tensor& offsets, const Tensor& y,
                                   int64_t column) {
@@ -43,7 +31,7 @@ absl::Status GroupedLora::Forward(const LayerContext& ctx, const Tensor& x,
   const int64_t rows = x.dim(0), out = lora_.b->value.dim(1);
   xa_ = ctx.Saved({rows, lora_.a->value.dim(1)});
   ArenaScope scope(ctx.scratch);
-  CADRE_ASSIGN_OR_RETURN(const Tensor dropped, Dropped(ctx, x));
+  CADRE_ASSIGN_OR_RETURN(const Tensor dropped, lora_.Dropped(ctx, x));
   CADRE_RETURN_IF_ERROR(
       Product(ctx, Mode::kNT, dropped, lora_.a->value, xa_, offsets, 1, false));
   if (y.dim(1) == out) {
@@ -81,7 +69,7 @@ absl::Status GroupedLora::Backward(const LayerContext& ctx, const Tensor& x,
                                 offsets, lora_.scale, false));
   CADRE_RETURN_IF_ERROR(Product(ctx, Mode::kTN, xa_, lora_.b->grad, part,
                                 offsets, lora_.scale, true));
-  CADRE_ASSIGN_OR_RETURN(const Tensor dropped, Dropped(ctx, x));
+  CADRE_ASSIGN_OR_RETURN(const Tensor dropped, lora_.Dropped(ctx, x));
   CADRE_RETURN_IF_ERROR(
       Product(ctx, Mode::kTN, dropped, lora_.a->grad, p, offsets, 1, true));
   if (lora_.dropout == 0 || !ctx.training) {

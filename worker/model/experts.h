@@ -29,9 +29,6 @@ class GroupedLora {
                         const Tensor& dx);
 
  private:
-  absl::StatusOr<Tensor> Dropped(const LayerContext& ctx,
-                                 const Tensor& x) const;
-
   LoraBranch lora_;
   Tensor xa_;
 };

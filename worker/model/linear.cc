@@ -8,15 +8,15 @@
 
 namespace cadre {
 
-absl::StatusOr<Tensor> Linear::Dropped(const LayerContext& ctx,
-                                       const Tensor& x) const {
-  if (lora_.dropout == 0 || !ctx.training) return x;
+absl::StatusOr<Tensor> LoraBranch::Dropped(const LayerContext& ctx,
+                                           const Tensor& x) const {
+  if (dropout == 0 || !ctx.training) return x;
   const Tensor out = ctx.Scratch({x.dim(0), x.dim(1)});
   CADRE_RETURN_IF_ERROR(
       Dropout(ctx.exec, {.x = x,
                          .y = out,
-                         .probability = lora_.dropout,
-                         .seed = MixSeed(ctx.dropout_seed, lora_.id)}));
+                         .probability = dropout,
+                         .seed = MixSeed(ctx.dropout_seed, id)}));
   return out;
 }
 
@@ -41,7 +41,7 @@ absl::Status Linear::Forward(const LayerContext& ctx, const Tensor& x,
   if (lora_.a == nullptr) return absl::OkStatus();
   xa_ = ctx.Saved({x.dim(0), lora_.a->value.dim(0)});
   ArenaScope scope(ctx.scratch);
-  CADRE_ASSIGN_OR_RETURN(const Tensor dropped, Dropped(ctx, x));
+  CADRE_ASSIGN_OR_RETURN(const Tensor dropped, lora_.Dropped(ctx, x));
   CADRE_RETURN_IF_ERROR(
       Gemm(ctx.exec,
            {.a = dropped, .b = lora_.a->value, .c = xa_, .trans_b = true}));
@@ -92,7 +92,7 @@ absl::Status Linear::LoraBackward(const LayerContext& ctx, const Tensor& x,
                                         .trans_a = true,
                                         .alpha = lora_.scale,
                                         .beta = 1}));
-  CADRE_ASSIGN_OR_RETURN(const Tensor dropped, Dropped(ctx, x));
+  CADRE_ASSIGN_OR_RETURN(const Tensor dropped, lora_.Dropped(ctx, x));
   CADRE_RETURN_IF_ERROR(Gemm(
       ctx.exec,
       {.a = p, .b = dropped, .c = lora_.a->grad, .trans_a = true, .beta = 1}));

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "kernels/common/tensor.h"
 #include "worker/model/context.h"
 #include "worker/model/parameters.h"
@@ -21,6 +22,10 @@ struct LoraBranch {
   double scale = 0.0;
   double dropout = 0.0;
   uint64_t id = 0;  // makes the dropout masks of different modules differ
+
+  // drop(x), or x itself without dropout; from scratch.
+  absl::StatusOr<Tensor> Dropped(const LayerContext& ctx,
+                                 const Tensor& x) const;
 };
 
 class Linear {
@@ -54,9 +59,6 @@ class Linear {
   absl::Status AddAdapter(const LayerContext& ctx, const Tensor& y) const;
   absl::Status LoraBackward(const LayerContext& ctx, const Tensor& x,
                             const Tensor& dy, const Tensor& dx);
-  // drop(x), or x itself without dropout; from scratch.
-  absl::StatusOr<Tensor> Dropped(const LayerContext& ctx,
-                                 const Tensor& x) const;
 
   Parameter* weight_ = nullptr;
   LoraBranch lora_;
