@@ -1,4 +1,5 @@
 #include "kernels/common/check.h"
+#include "kernels/common/head_rows.cuh"
 #include "kernels/common/launch.cuh"
 #include "kernels/common/math.cuh"
 #include "kernels/common/reduce.cuh"
@@ -8,8 +9,12 @@
 namespace cadre {
 namespace {
 
+using head_rows::Dispatch;
+using head_rows::kRows;
+using head_rows::ShapeFor;
+using head_rows::SumOfSquares;
+
 constexpr char kOp[] = "gated_rmsnorm";
-constexpr int kRows = 4;  // of a block, a warp each
 
 __device__ __forceinline__ float Activate(bool silu, float gate) {
   const float s = device::Sigmoid(gate);
@@ -19,14 +24,7 @@ __device__ __forceinline__ float Activate(bool silu, float gate) {
 template <typename T, int N>
 __device__ __forceinline__ float ReciprocalRms(const T* x, int lane, int64_t d,
                                                float eps) {
-  float squares = 0;
-  for (int64_t i = lane * N; i < d; i += 32 * N) {
-    float v[N];
-    LoadVec<N>(x + i, v);
-#pragma unroll
-    for (int j = 0; j < N; ++j) squares += v[j] * v[j];
-  }
-  return rsqrtf(WarpSum(squares) / float(d) + eps);
+  return rsqrtf(SumOfSquares<T, N>(x, lane, d) / float(d) + eps);
 }
 
 template <typename T, int N>
@@ -111,23 +109,6 @@ __global__ void WeightKernel(const T* x, const T* gate, const T* dy,
   sum = WarpSum(tile[lane][warp]);
   const int64_t mine = int64_t(blockIdx.x) * 32 + warp;
   if (lane == 0 && mine < d) dw[mine] += sum;
-}
-
-template <typename Fn>
-absl::Status Dispatch(DType dtype, int64_t d, bool aligned, Fn&& fn) {
-  return DispatchCuda(dtype, [&](auto zero) {
-    using T = decltype(zero);
-    // Heads are narrow: 8 bytes a lane keep the whole warp at work.
-    if (aligned && d % 4 == 0 && d <= 128)
-      return fn(zero, std::integral_constant<int, 4>{});
-    return aligned && d % kVec<T> == 0
-               ? fn(zero, std::integral_constant<int, kVec<T>>{})
-               : fn(zero, std::integral_constant<int, 1>{});
-  });
-}
-
-LaunchShape ShapeFor(int64_t rows) {
-  return {.grid = unsigned((rows + kRows - 1) / kRows), .block = 32 * kRows};
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 #include "kernels/common/check.h"
+#include "kernels/common/head_rows.cuh"
 #include "kernels/common/launch.cuh"
 #include "kernels/common/reduce.cuh"
 #include "kernels/common/vec.cuh"
@@ -7,20 +8,17 @@
 namespace cadre {
 namespace {
 
+using head_rows::Dispatch;
+using head_rows::kRows;
+using head_rows::ShapeFor;
+using head_rows::SumOfSquares;
+
 constexpr char kOp[] = "l2norm";
-constexpr int kRows = 4;  // of a block, a warp each
 
 template <typename T, int N>
 __device__ __forceinline__ float ReciprocalNorm(const T* x, int lane, int64_t d,
                                                 float eps) {
-  float squares = 0;
-  for (int64_t i = lane * N; i < d; i += 32 * N) {
-    float v[N];
-    LoadVec<N>(x + i, v);
-#pragma unroll
-    for (int j = 0; j < N; ++j) squares += v[j] * v[j];
-  }
-  return rsqrtf(WarpSum(squares) + eps);
+  return rsqrtf(SumOfSquares<T, N>(x, lane, d) + eps);
 }
 
 template <typename T, int N>
@@ -68,23 +66,6 @@ __global__ void BackwardKernel(const T* all_x, const T* all_dy, int64_t rows,
     for (int j = 0; j < N; ++j) g[j] = factor * (g[j] - along * v[j]);
     StoreVec<N>(dx + i, g);
   }
-}
-
-template <typename Fn>
-absl::Status Dispatch(DType dtype, int64_t d, bool aligned, Fn&& fn) {
-  return DispatchCuda(dtype, [&](auto zero) {
-    using T = decltype(zero);
-    // Heads are narrow: 8 bytes a lane keep the whole warp at work.
-    if (aligned && d % 4 == 0 && d <= 128)
-      return fn(zero, std::integral_constant<int, 4>{});
-    return aligned && d % kVec<T> == 0
-               ? fn(zero, std::integral_constant<int, kVec<T>>{})
-               : fn(zero, std::integral_constant<int, 1>{});
-  });
-}
-
-LaunchShape ShapeFor(int64_t rows) {
-  return {.grid = unsigned((rows + kRows - 1) / kRows), .block = 32 * kRows};
 }
 
 }  // namespace
