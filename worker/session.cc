@@ -28,8 +28,6 @@
 namespace cadre {
 namespace {
 
-// plan/memory_budget.h's name for what the runtime takes itself.
-
 using cadre::v1::Assignment;
 using cadre::v1::DesiredRun;
 using cadre::v1::EndedState;
