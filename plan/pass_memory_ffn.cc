@@ -13,7 +13,7 @@
 namespace cadre::pass_memory_internal {
 namespace {
 
-constexpr int64_t kOverflowCounts = 8;  // kernels/router/router_overflow.h
+constexpr int64_t kOverflowCounts = 10;  // kernels/router/router_overflow.h
 
 }  // namespace
 

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "plan/released.h"
 #include "plan/validate.h"
 
 namespace cadre {
@@ -93,10 +92,8 @@ v1::JobSpec ResolveJob(const v1::JobSpec& in, const std::string& base_dir) {
   Default(moe.mutable_overflow_policy(), "dropless");
   Default(moe.mutable_placement(),
           tuning.method() == "full" ? "greedy" : "eplb");
-  Default(moe.mutable_rebalance(), ReplacementReleased(resources.backend()) &&
-                                           moe.placement() != "contiguous"
-                                       ? "auto"
-                                       : "off");
+  Default(moe.mutable_rebalance(),
+          moe.placement() != "contiguous" ? "auto" : "off");
   CADRE_DEFAULT(moe, rebalance_min_gain, 0.03);
   CADRE_DEFAULT(moe, rebalance_every, 50);
   CADRE_DEFAULT(moe, spare_slots_per_rank, 0);

@@ -10,7 +10,6 @@
 #include "plan/layout.h"
 #include "plan/mesh.h"
 #include "plan/pass_memory.h"
-#include "plan/released.h"
 
 namespace cadre {
 namespace {
@@ -28,32 +27,8 @@ void CheckReleased(const v1::JobSpec& spec, Checker& check) {
                            const std::string& value, const std::string& hint) {
     if (used) check.Error(field, absl::StrCat(value, " is ", kNotYet), hint);
   };
-  const auto& parallelism = spec.parallelism();
-  const auto& moe = spec.moe();
-  const std::string& backend = spec.resources().backend();
-  not_yet(!HybridParallelismReleased(backend) &&
-              parallelism.has_fsdp_shard_group_size() &&
-              parallelism.fsdp_shard_group_size() != 1,
-          "parallelism.fsdp_shard_group_size",
-          absl::StrCat(parallelism.fsdp_shard_group_size()),
-          "every worker keeps a whole copy: write 1 or remove it");
-  not_yet(!HybridParallelismReleased(backend) &&
-              parallelism.has_expert_parallel_size() &&
-              parallelism.expert_parallel_size() != 1,
-          "parallelism.expert_parallel_size",
-          absl::StrCat(parallelism.expert_parallel_size()),
-          "every worker keeps all experts: write 1 or remove it");
-  not_yet(
-      !OverflowPoliciesReleased(backend) && moe.overflow_policy() != "dropless",
-      "moe.overflow_policy", moe.overflow_policy(), "use dropless");
-  not_yet(moe.bias_update_rate() > 0, "moe.bias_update_rate", "a bias update",
-          "remove it");
-  not_yet(!ReplacementReleased(backend) && moe.spare_slots_per_rank() > 0,
-          "moe.spare_slots_per_rank", absl::StrCat(moe.spare_slots_per_rank()),
-          "write 0 or remove it");
-  not_yet(!ReplacementReleased(backend) && moe.rebalance() == "auto",
-          "moe.rebalance", "moving experts while training",
-          "write off or remove it");
+  not_yet(spec.moe().bias_update_rate() > 0, "moe.bias_update_rate",
+          "a bias update", "remove it");
   not_yet(spec.training().reduce_dtype() != "fp32", "training.reduce_dtype",
           spec.training().reduce_dtype(), "use fp32");
 }
@@ -170,13 +145,11 @@ void PlanLayout(const ModelSpec& model, const LoraPlan* lora,
   request.least_when_nothing_fits = options.memory_is_advice;
   out->rank_bytes = request.rank_bytes;
   auto& parallelism = *spec->mutable_parallelism();
-  if (parallelism.has_fsdp_shard_group_size() ||
-      !HybridParallelismReleased(spec->resources().backend())) {
+  if (parallelism.has_fsdp_shard_group_size()) {
     request.fsdp_shard_group_size =
         std::max(1, parallelism.fsdp_shard_group_size());
   }
-  if (parallelism.has_expert_parallel_size() ||
-      !HybridParallelismReleased(spec->resources().backend())) {
+  if (parallelism.has_expert_parallel_size()) {
     request.expert_parallel_size =
         std::max(1, parallelism.expert_parallel_size());
   }

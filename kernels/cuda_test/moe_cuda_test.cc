@@ -1,9 +1,11 @@
 // Routing, expert tables and the loss on the device against the CPU.
 
+#include "absl/strings/str_cat.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/cuda_test/twin.cuh"
 #include "kernels/moe_permute/moe_permute.h"
 #include "kernels/router/router.h"
+#include "kernels/router/router_overflow.h"
 #include "kernels/router/router_z_loss.h"
 
 namespace cadre {
@@ -120,6 +122,81 @@ TEST_P(MoeCuda, RouterZLoss) {
                                     .dlogits = view(dlogits)});
         },
         {&sum, &dlogits}, {.f32 = 2e-6, .bf16 = 2e-6});
+  }
+}
+
+struct OverflowCase {
+  int64_t tokens, experts, k, capacity;
+  RouterOptions options;
+};
+
+// Some experts are preferred by all, so that most policies move and drop.
+TEST_P(MoeCuda, RouterOverflow) {
+  using Score = RouterOptions::Score;
+  const std::vector<OverflowCase> cases = {
+      {0, 8, 2, 1, {}},
+      {1, 8, 2, 1, {}},
+      {4, 6, 6, 2, {.score = Score::kSoftmax}},
+      {67, 14, 3, 14, {.score = Score::kSoftmax, .renormalize = false}},
+      {67, 32, 8, 17, {.renormalize_eps = 1e-20, .scaling = 2.5}},
+      {300, 64, 8, 38, {.num_groups = 8, .topk_groups = 3}},
+      {1500, 64, 6, 141, {.score = Score::kSoftmax}},
+      {1500, 70, 8, 400, {}},
+      {700, 896, 16, 13, {}}};
+  for (const OverflowCase& c : cases) {
+    for (const OverflowPolicy policy :
+         {OverflowPolicy::kDropByWeight, OverflowPolicy::kDropByPosition,
+          OverflowPolicy::kRemap}) {
+      SCOPED_TRACE(absl::StrCat(c.tokens, " tokens, ", c.experts,
+                                " experts, policy ", static_cast<int>(policy)));
+      Twins twins(GetParam());
+      std::vector<int32_t> mask(c.tokens, 1);
+      if (c.tokens > 5) mask[5] = 0;
+      const int64_t bytes =
+          RouterOverflowWorkspaceBytes(c.tokens, c.k, c.experts);
+      Twin& logits = twins.Param({c.tokens, c.experts}, 1.5);
+      Twin& bias = twins.Param({c.experts}, 0.4);
+      Twin& real = twins.Table(mask);
+      Twin& ids = twins.Out(DType::kI32, {c.tokens, c.k});
+      Twin& weights = twins.ParamOut({c.tokens, c.k});
+      Twin& routed = twins.Out(DType::kI32, {c.tokens, c.k});
+      Twin& sum = twins.ParamOut({c.tokens});
+      Twin& counts = twins.Out(DType::kI64, {kNumOverflowCounts});
+      Twin& memory = twins.Out(DType::kI64, {bytes / 8 + 1});
+      Twin& dweights = twins.Param({c.tokens, c.k});
+      Twin& dlogits = twins.ParamOut({c.tokens, c.experts});
+      twins.Check(
+          [&](const Exec& exec, const View& view) {
+            return First(
+                {RouterForward(exec, {.logits = view(logits),
+                                      .correction_bias = view(bias),
+                                      .mask = view(real),
+                                      .options = c.options,
+                                      .ids = view(ids),
+                                      .weights = view(weights)}),
+                 RouterOverflow(
+                     exec, {.logits = view(logits),
+                            .correction_bias = view(bias),
+                            .options = c.options,
+                            .policy = policy,
+                            .capacity = c.capacity,
+                            .ids = view(ids),
+                            .weights = view(weights),
+                            .routed_ids = view(routed),
+                            .weight_sum = view(sum),
+                            .counts = view(counts),
+                            .workspace = Tensor(view(memory).raw(), DType::kU8,
+                                                {bytes})}),
+                 RouterOverflowBackward(exec, {.logits = view(logits),
+                                               .options = c.options,
+                                               .routed_ids = view(routed),
+                                               .weight_sum = view(sum),
+                                               .dweights = view(dweights),
+                                               .dlogits = view(dlogits)})});
+          },
+          {&ids, &weights, &routed, &sum, &counts, &dweights, &dlogits},
+          {.f32 = 5e-6, .bf16 = 5e-6});
+    }
   }
 }
 

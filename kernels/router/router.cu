@@ -11,47 +11,6 @@ using namespace router_device;  // NOLINT: one file's private helpers
 
 constexpr char kOp[] = "router";
 
-struct Options {
-  bool softmax;
-  int groups, topk_groups;
-  bool renormalize;
-  float eps, scaling;
-};
-
-Options ToDevice(const RouterOptions& o) {
-  return {
-      o.score == RouterOptions::Score::kSoftmax, static_cast<int>(o.num_groups),
-      static_cast<int>(o.topk_groups),           o.renormalize,
-      static_cast<float>(o.renormalize_eps),     static_cast<float>(o.scaling)};
-}
-
-// Closes the experts outside the best groups. `scores` has room for a score of
-// each group.
-__device__ void CloseOtherGroups(const Options& o, float* choice, int n,
-                                 float* scores, int lane) {
-  const int size = n / o.groups;
-  for (int g = lane; g < o.groups; g += 32) {
-    const float* group = choice + g * size;
-    float first = group[0], second = -INFINITY;
-    for (int i = 1; i < size; ++i) {
-      if (group[i] > first) {
-        second = first;
-        first = group[i];
-      } else if (group[i] > second) {
-        second = group[i];
-      }
-    }
-    scores[g] = size > 1 ? first + second : first;
-  }
-  __syncwarp();
-  for (int i = 0; i < o.topk_groups; ++i) TakeLargest(scores, o.groups, lane);
-  // The groups taken are the closed entries of `scores`.
-  for (int e = lane; e < n; e += 32) {
-    if (!IsClosed(scores[e / size])) choice[e] = Closed();
-  }
-  __syncwarp();
-}
-
 // A warp is a token. Shared memory of a warp: scores [E], choice [E], and one
 // score for each group.
 __global__ void __launch_bounds__(32 * kWarps)

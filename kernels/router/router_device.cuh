@@ -1,8 +1,8 @@
 #ifndef CADRE_KERNELS_ROUTER_ROUTER_DEVICE_CUH_
 #define CADRE_KERNELS_ROUTER_ROUTER_DEVICE_CUH_
 
-// Private to the CUDA router: scores of one token and ordered selection, by one
-// warp over rows in shared memory.
+// Private to the CUDA router: options, scores of one token and ordered
+// selection, by one warp over rows in shared memory.
 
 #include <climits>
 #include <cmath>
@@ -10,6 +10,7 @@
 
 #include "kernels/common/launch.cuh"
 #include "kernels/common/reduce.cuh"
+#include "kernels/router/router.h"
 
 namespace cadre::router_device {
 
@@ -20,6 +21,20 @@ inline LaunchShape ShapeFor(int64_t tokens, int64_t floats) {
   return {.grid = dim3(unsigned((tokens + kWarps - 1) / kWarps)),
           .block = dim3(32 * kWarps),
           .shared_bytes = size_t(kWarps * floats * sizeof(float))};
+}
+
+struct Options {
+  bool softmax;
+  int groups, topk_groups;
+  bool renormalize;
+  float eps, scaling;
+};
+
+inline Options ToDevice(const RouterOptions& o) {
+  return {
+      o.score == RouterOptions::Score::kSoftmax, static_cast<int>(o.num_groups),
+      static_cast<int>(o.topk_groups),           o.renormalize,
+      static_cast<float>(o.renormalize_eps),     static_cast<float>(o.scaling)};
 }
 
 // What stands in the place of a candidate that is not eligible.
@@ -78,6 +93,33 @@ __device__ __forceinline__ int TakeLargest(float* values, int n, int lane) {
   if (lane == 0) values[at] = Closed();
   __syncwarp();
   return at;
+}
+
+// Closes the experts outside the best groups. `scores` has room for a score of
+// each group.
+__device__ inline void CloseOtherGroups(const Options& o, float* choice, int n,
+                                        float* scores, int lane) {
+  const int size = n / o.groups;
+  for (int g = lane; g < o.groups; g += 32) {
+    const float* group = choice + g * size;
+    float first = group[0], second = -INFINITY;
+    for (int i = 1; i < size; ++i) {
+      if (group[i] > first) {
+        second = first;
+        first = group[i];
+      } else if (group[i] > second) {
+        second = group[i];
+      }
+    }
+    scores[g] = size > 1 ? first + second : first;
+  }
+  __syncwarp();
+  for (int i = 0; i < o.topk_groups; ++i) TakeLargest(scores, o.groups, lane);
+  // The groups taken are the closed entries of `scores`.
+  for (int e = lane; e < n; e += 32) {
+    if (!IsClosed(scores[e / size])) choice[e] = Closed();
+  }
+  __syncwarp();
 }
 
 }  // namespace cadre::router_device

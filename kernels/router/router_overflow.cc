@@ -9,9 +9,17 @@
 #include "kernels/router/router_scores.h"
 
 namespace cadre {
+
+CADRE_CUDA_IMPL absl::Status RouterOverflowCuda(const Exec& exec,
+                                                const RouterOverflowArgs&);
+CADRE_CUDA_IMPL absl::Status RouterOverflowBackwardCuda(
+    const Exec& exec, const RouterOverflowBackwardArgs&);
+
 namespace {
 
 constexpr char kOp[] = "router overflow";
+// A token's refusals are the bits of one word.
+constexpr int64_t kMaxCudaTopK = 64 - kRemapRounds;
 
 template <typename T>
 class Overflow {
@@ -221,8 +229,15 @@ void BackwardToken(const RouterOverflowBackwardArgs& args, int64_t t,
 
 }  // namespace
 
+int64_t RouterOverflowWorkspaceBytes(int64_t tokens, int64_t top_k,
+                                     int64_t experts) {
+  // A word of refusals and the candidates with their scores of each token;
+  // five numbers of each pair; load and offset of each expert.
+  return tokens * 8 + tokens * (top_k + kRemapRounds) * 8 +
+         tokens * top_k * 20 + (2 * experts + 1) * 4;
+}
+
 absl::Status RouterOverflow(const Exec& exec, const RouterOverflowArgs& args) {
-  if (exec.backend == Backend::kCuda) return NoCudaError(kOp);
   CADRE_RETURN_IF_ERROR(CheckActivation(exec, kOp, "logits", args.logits, 2));
   const DType dtype = args.logits.dtype();
   CADRE_RETURN_IF_ERROR(CheckTensor(kOp, "ids", args.ids, DType::kI32,
@@ -245,6 +260,24 @@ absl::Status RouterOverflow(const Exec& exec, const RouterOverflowArgs& args) {
                      " and a policy must be given; dropless routing has no "
                      "overflow"));
   }
+  if (exec.backend == Backend::kCuda) {
+    if (k > kMaxCudaTopK || dtype != DType::kF32) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(kOp, ": ", k, " choices of ", DTypeName(dtype),
+                       "; on CUDA at most ", kMaxCudaTopK, " of f32"));
+    }
+    CADRE_RETURN_IF_ERROR(
+        CheckTensor(kOp, "workspace", args.workspace, DType::kU8, {kAnyDim}));
+    const int64_t bytes =
+        RouterOverflowWorkspaceBytes(T, k, args.logits.dim(1));
+    if (args.workspace.dim(0) < bytes) {
+      return absl::InvalidArgumentError(absl::StrCat(kOp, ": workspace has ",
+                                                     args.workspace.dim(0),
+                                                     " bytes, needs ", bytes));
+    }
+    return RouterOverflowCuda ? RouterOverflowCuda(exec, args)
+                              : NoCudaError(kOp);
+  }
   return DispatchCpu(dtype, [&](auto scalar) {
     Overflow<decltype(scalar)>(args).Run();
     return absl::OkStatus();
@@ -253,7 +286,6 @@ absl::Status RouterOverflow(const Exec& exec, const RouterOverflowArgs& args) {
 
 absl::Status RouterOverflowBackward(const Exec& exec,
                                     const RouterOverflowBackwardArgs& args) {
-  if (exec.backend == Backend::kCuda) return NoCudaError(kOp);
   CADRE_RETURN_IF_ERROR(CheckActivation(exec, kOp, "logits", args.logits, 2));
   const DType dtype = args.logits.dtype();
   CADRE_RETURN_IF_ERROR(CheckLike(kOp, "dlogits", args.dlogits, args.logits));
@@ -264,6 +296,10 @@ absl::Status RouterOverflowBackward(const Exec& exec,
       CheckTensor(kOp, "routed_ids", args.routed_ids, DType::kI32, {T, k}));
   CADRE_RETURN_IF_ERROR(
       CheckTensor(kOp, "weight_sum", args.weight_sum, dtype, {T}));
+  if (exec.backend == Backend::kCuda) {
+    return RouterOverflowBackwardCuda ? RouterOverflowBackwardCuda(exec, args)
+                                      : NoCudaError(kOp);
+  }
   return DispatchCpu(dtype, [&](auto scalar) {
     using S = decltype(scalar);
     std::fill_n(args.dlogits.data<S>(), args.dlogits.num_elements(), S{0});

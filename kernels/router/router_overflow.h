@@ -4,8 +4,8 @@
 // What happens when more tokens choose an expert than it may take
 // (parallelism.md section 7): the tokens beyond its capacity are dropped, or
 // sent to the token's next best experts with room. T tokens, E experts, k
-// choices. CPU only. Stateless; a pure function of its inputs: equal scores
-// give equal routes whatever the number of threads or ranks of experts.
+// choices. Stateless; a pure function of its inputs: equal scores give equal
+// routes whatever the number of threads or ranks of experts.
 
 #include <cstdint>
 
@@ -47,7 +47,8 @@ struct RouterOverflowArgs {
   // [T]: for a token of which a pair was moved, what its weights add up to; -1
   // for all others, whose weights are unchanged.
   Tensor weight_sum;
-  Tensor counts;  // i64 [kNumOverflowCounts]
+  Tensor counts;     // i64 [kNumOverflowCounts]
+  Tensor workspace;  // u8; CUDA only, RouterOverflowWorkspaceBytes
 };
 
 // Admission: an expert takes the first `capacity` of the pairs that chose it,
@@ -62,9 +63,14 @@ struct RouterOverflowArgs {
 // A token with moved pairs: the weights of its pairs that have an expert are
 // the plain scores of these experts, scaled to the sum the pairs had before.
 //
-// dtypes: logits, bias, weights, weight_sum alike, f32 or f64. T may be 0.
-// Aliasing: none.
+// dtypes: logits, bias, weights, weight_sum alike, f32 or f64 on the CPU; f32
+// on CUDA, where k is at most 56. T may be 0. Aliasing: none. Determinism:
+// bitwise.
 absl::Status RouterOverflow(const Exec& exec, const RouterOverflowArgs& args);
+
+// What `workspace` has to hold on CUDA, aligned to 8 bytes.
+int64_t RouterOverflowWorkspaceBytes(int64_t tokens, int64_t top_k,
+                                     int64_t experts);
 
 struct RouterOverflowBackwardArgs {
   Tensor logits;  // [T,E]

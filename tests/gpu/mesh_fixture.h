@@ -6,6 +6,7 @@
 // there are ranks, each has its own and they go through NCCL.
 
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -87,8 +88,12 @@ class MeshCudaFixture : public TrainerTest {
       inputs.adapter = std::make_unique<PeftAdapter>();
       inputs.adapter->plan = *model.lora;
     }
+    model.moe.overflow = o.moe.overflow;
+    model.moe.capacity_factor = o.moe.capacity_factor;
     testing::Must(
-        PlaceModel(spec, testing::Must(Mesh::Create(o.mesh)), o.rank, &model));
+        PlaceModel(spec, testing::Must(Mesh::Create(o.mesh)), o.rank, &model,
+                   {.spare_slots_per_rank = o.moe.spare_slots_per_rank,
+                    .placement = o.moe.placement.get()}));
     inputs.model = testing::Must(Model::Create(spec, std::move(model)));
     testing::Must(inputs.model->InitWeights(11));
     testing::Must(inputs.model->InitAdapter(12));
@@ -98,8 +103,9 @@ class MeshCudaFixture : public TrainerTest {
   }
 
   // Trains and exports; weights of the result are not read.
-  std::vector<std::unique_ptr<RankRun>> RunOnGpus(const TrainerOptions& options,
-                                                  int64_t stop_at = -1) {
+  std::vector<std::unique_ptr<RankRun>> RunOnGpus(
+      const TrainerOptions& options, int64_t stop_at = -1,
+      const std::function<void(int rank, Recorder&)>& prepare = nullptr) {
     const int ranks = options.mesh.world_size;
     const bool nccl = ranks > 1 && num_gpus_ >= ranks;
     auto local =
@@ -108,6 +114,7 @@ class MeshCudaFixture : public TrainerTest {
     std::vector<std::unique_ptr<RankRun>> runs;
     for (int r = 0; r < ranks; ++r) runs.push_back(std::make_unique<RankRun>());
     runs.back()->observer.stop_at = stop_at;
+    for (int r = 0; prepare && r < ranks; ++r) prepare(r, runs[r]->observer);
     std::vector<std::thread> threads;
     for (int r = 0; r < ranks; ++r) {
       threads.emplace_back([&, r] {

@@ -135,6 +135,11 @@ absl::Status MoeLayer::LimitExperts(const LayerContext& ctx) {
   if (correction_bias_ != nullptr) {
     args.correction_bias = correction_bias_->value;
   }
+  const ArenaScope scope(ctx.scratch);
+  if (ctx.exec.backend == Backend::kCuda) {
+    args.workspace = ctx.scratch->Allocate(
+        DType::kU8, {RouterOverflowWorkspaceBytes(T, k, spec_.num_experts)});
+  }
   return RouterOverflow(ctx.exec, args);
 }
 

@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "plan/replacement.h"
+#include "worker/device/buffer.h"
+#include "worker/device/transfer.h"
 #include "worker/moe/expert_moves.h"
 
 namespace cadre {
@@ -18,9 +20,10 @@ namespace {
 struct State {
   const Optimizer::Slot* slot = nullptr;
   Tensor part;
-  // A master is a value: every copy of an expert has one. Moments are not.
-  bool home_only = true;
 };
+// The first states of a parameter, which the home of an expert alone has. A
+// master after them is a value: every copy of the expert has it.
+constexpr size_t kMoments = 2;
 
 using States = std::map<const Parameter*, std::vector<State>>;
 
@@ -31,8 +34,7 @@ States StatesOf(const Optimizer& optimizer) {
     states.push_back({.slot = &slot, .part = slot.m});
     states.push_back({.slot = &slot, .part = slot.v});
     if (slot.master.present()) {
-      states.push_back(
-          {.slot = &slot, .part = slot.master, .home_only = false});
+      states.push_back({.slot = &slot, .part = slot.master});
     }
   }
   return out;
@@ -40,10 +42,11 @@ States StatesOf(const Optimizer& optimizer) {
 
 // Whole rows of a parameter's states while they move. With expert replicas each
 // has a stretch of the rows: the whole is put together, moved, and everyone
-// takes its stretch back. Owns the copies.
+// takes its stretch back. Owns the copies, which lie where exec computes.
 class WholeRows {
  public:
-  explicit WholeRows(Communicator* replicas) : replicas_(replicas) {}
+  WholeRows(const Exec& exec, Communicator* replicas)
+      : exec_(exec), replicas_(replicas) {}
 
   // The k-th state of a parameter; `own` is null where this rank has none of
   // it. Collective over the replicas, in one order.
@@ -53,32 +56,41 @@ class WholeRows {
     if (replicas_ == nullptr) {
       return Tensor(own->part.raw(), own->part.dtype(), dims);
     }
-    Copy& copy = copies_.emplace_back();
-    copy.values.assign(parameter.value.num_elements(), 0.0f);
-    copy.own = own;
+    const int64_t n = parameter.value.num_elements();
+    CADRE_ASSIGN_OR_RETURN(
+        Buffer memory, Buffer::Create(exec_, n * int64_t{sizeof(float)},
+                                      "optimizer state of experts that move"));
+    const Copy& copy = copies_.emplace_back(std::move(memory), own);
     if (own != nullptr) {
-      std::copy_n(own->part.data<float>(), own->part.num_elements(),
-                  copy.values.data() + own->slot->slice.begin);
+      CADRE_RETURN_IF_ERROR(CopyOnDevice(exec_, own->part, copy.Part()));
     }
     // All but one of the summands of an element are zero.
-    CADRE_RETURN_IF_ERROR(replicas_->AllReduceSum(absl::MakeSpan(copy.values)));
-    return Tensor(copy.values.data(), DType::kF32, dims);
+    CADRE_RETURN_IF_ERROR(replicas_->AllReduceSum(
+        absl::MakeSpan(static_cast<float*>(copy.memory.data()), n)));
+    return copy.memory.View(DType::kF32, dims);
   }
 
-  void PutBack() {
+  absl::Status PutBack() {
     for (const Copy& copy : copies_) {
       if (copy.own == nullptr) continue;
-      std::copy_n(copy.values.data() + copy.own->slot->slice.begin,
-                  copy.own->part.num_elements(), copy.own->part.data<float>());
+      CADRE_RETURN_IF_ERROR(CopyOnDevice(exec_, copy.Part(), copy.own->part));
     }
+    CADRE_RETURN_IF_ERROR(Synchronize(exec_));
     copies_.clear();
+    return absl::OkStatus();
   }
 
  private:
   struct Copy {
-    std::vector<float> values;
+    Buffer memory;
     const State* own = nullptr;
+    // This rank's stretch.
+    Tensor Part() const {
+      return Tensor(static_cast<float*>(memory.data()) + own->slot->slice.begin,
+                    DType::kF32, own->part.dims());
+    }
   };
+  const Exec& exec_;
   Communicator* const replicas_;
   std::deque<Copy> copies_;
 };
@@ -86,7 +98,7 @@ class WholeRows {
 absl::Status MoveLayer(const Exec& exec, const MeshCommunicators& communicators,
                        Model* model, const States& states, int layer,
                        const ExpertPlacement& to) {
-  WholeRows whole(communicators.group(MeshGroup::kExpertReplica));
+  WholeRows whole(exec, communicators.group(MeshGroup::kExpertReplica));
   std::vector<ExpertTensor> tensors;
   for (const ExpertParameter& expert : model->expert_parameters()) {
     if (expert.layer != layer) continue;
@@ -94,21 +106,21 @@ absl::Status MoveLayer(const Exec& exec, const MeshCommunicators& communicators,
     tensors.push_back({.layer = layer, .rows = parameter.value});
     if (!parameter.trainable) continue;
     const auto found = states.find(&parameter);
-    // Values are f32 where they travel (parameter_lane.h): m and v, no master.
-    const size_t count = found != states.end() ? found->second.size() : 2;
+    // m and v, and a master of what is narrower (optimizer.h); the replicas
+    // that own nothing of a parameter count alike.
+    const size_t count = parameter.value.dtype() == DType::kBF16 ? 3 : 2;
     for (size_t i = 0; i < count; ++i) {
       const State* own = found != states.end() ? &found->second[i] : nullptr;
       CADRE_ASSIGN_OR_RETURN(const Tensor rows, whole.Assemble(parameter, own));
       tensors.push_back({.layer = layer,
                          .rows = rows,
-                         .home_only = own == nullptr || own->home_only});
+                         .home_only = i < kMoments});
     }
   }
   CADRE_RETURN_IF_ERROR(
       MoveExperts(exec, communicators.group(MeshGroup::kExpertParallel),
                   *model->expert_parallel(), to, tensors));
-  whole.PutBack();
-  return absl::OkStatus();
+  return whole.PutBack();
 }
 
 }  // namespace
@@ -117,11 +129,6 @@ absl::StatusOr<int64_t> ReplaceExperts(const Exec& exec, Model* model,
                                        Optimizer* optimizer,
                                        const MeshCommunicators& communicators,
                                        const ExpertPlacement& to) {
-  if (exec.backend != Backend::kCpu) {
-    return absl::UnimplementedError(
-        "moving experts between ranks runs on the CPU only; set moe.rebalance "
-        "to off");
-  }
   const ExpertParallel* const experts = model->expert_parallel();
   if (experts == nullptr || !(experts->placement.shape == to.shape)) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -3,7 +3,7 @@
 
 // Moves the routed experts of a model in training to another placement: weights
 // and adapters, and the optimizer's state, of which every expert replica keeps
-// a part. Free functions; collective over the mesh, host memory only.
+// a part. Free functions; collective over the mesh.
 
 #include <cstdint>
 
@@ -20,7 +20,7 @@ namespace cadre {
 // Between two steps, when the copies of every expert are equal. Afterwards `to`
 // is in force in the model. Returns the bytes received or sent by the busiest
 // rank. INVALID_ARGUMENT for another shape, ABORTED where the ranks do not hold
-// the same placements (nothing has moved then), UNIMPLEMENTED on a GPU.
+// the same placements (nothing has moved then).
 absl::StatusOr<int64_t> ReplaceExperts(const Exec& exec, Model* model,
                                        Optimizer* optimizer,
                                        const MeshCommunicators& communicators,
