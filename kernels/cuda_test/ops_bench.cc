@@ -20,6 +20,7 @@
 #include "kernels/moe_permute/moe_permute.h"
 #include "kernels/rmsnorm/rmsnorm.h"
 #include "kernels/router/router.h"
+#include "kernels/router/router_overflow.h"
 #include "kernels/short_conv/short_conv.h"
 
 namespace cadre {
@@ -199,6 +200,26 @@ void Moe() {
         kExec,
         {.logits = logits, .ids = ids, .weights = weights, .counts = counts});
   });
+  const Tensor routed = Make(DType::kI32, {tokens, k});
+  const Tensor sum = Make(kParam, {tokens});
+  const Tensor overflow = Make(DType::kI64, {kNumOverflowCounts});
+  const Tensor memory =
+      Make(DType::kU8, {RouterOverflowWorkspaceBytes(tokens, k, experts)});
+  for (const auto& [name, policy] :
+       {std::pair("router_overflow_drop", OverflowPolicy::kDropByWeight),
+        std::pair("router_overflow_remap", OverflowPolicy::kRemap)}) {
+    Time(name, double(tokens * k) * 12, 0, [&, policy = policy] {
+      return RouterOverflow(kExec, {.logits = logits,
+                                    .policy = policy,
+                                    .capacity = tokens * k / experts,
+                                    .ids = ids,
+                                    .weights = weights,
+                                    .routed_ids = routed,
+                                    .weight_sum = sum,
+                                    .counts = overflow,
+                                    .workspace = memory});
+    });
+  }
   const Tensor offsets = Make(DType::kI32, {experts + 1});
   const Tensor source = Make(DType::kI32, {tokens * k});
   const Tensor row_of = Make(DType::kI32, {tokens, k});

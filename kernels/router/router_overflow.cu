@@ -114,9 +114,8 @@ __device__ uint32_t Threshold(const Workspace& w, int begin, int end,
 // score, then in their order. `places` false: the first round, whose claims are
 // the router's; the refused ones lose their expert.
 __global__ void __launch_bounds__(kBlock)
-    TakeKernel(Workspace w, int top_k, int candidates, int64_t capacity,
-               bool first_round, int32_t* routed, unsigned long long* counts,
-               int count_place) {
+    TakeKernel(Workspace w, int top_k, int64_t capacity, bool first_round,
+               int32_t* routed, unsigned long long* counts, int count_place) {
   const int e = blockIdx.x;
   const int begin = w.offsets[e], end = w.offsets[e + 1];
   const int load = first_round ? 0 : w.load[e];
@@ -370,8 +369,8 @@ absl::Status RouterOverflowCuda(const Exec& exec,
                .row_source = Tensor(w.row_source, DType::kI32, {pairs}),
                .row_of = Tensor(w.row_of, DType::kI32, {tokens, k})}));
     return Launch(kOp, exec, {.grid = unsigned(experts), .block = kBlock},
-                  TakeKernel, w, k, candidates, args.capacity, first, routed,
-                  counts, count_place);
+                  TakeKernel, w, k, args.capacity, first, routed, counts,
+                  count_place);
   };
   CADRE_RETURN_IF_ERROR(Launch(kOp, exec, blocks(pairs), FirstClaimsKernel, w,
                                weights,
