@@ -42,11 +42,8 @@ add() { # add FILE FOLDER
   { ldd "$1" || true; } | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' |
     { grep -vE '/(ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libresolv|libcuda|libcudart|libcublas|libcublasLt|libnccl)\.so' || true; } |
     while read -r library; do
-      [ -e "$root/lib/$(basename "$library")" ] ||
-        install -m 0755 "$(realpath "$library")" "$root/lib/"
-      # The name that is asked for, not that of the file behind the link.
-      name=$(basename "$library") real=$(basename "$(realpath "$library")")
-      [ "$name" = "$real" ] || mv "$root/lib/$real" "$root/lib/$name"
+      # Under the name that is asked for, not that of the file behind the link.
+      install -m 0755 "$(realpath "$library")" "$root/lib/$(basename "$library")"
     done
 }
 for label in "${programs[@]}"; do add "$(file_of "$label")" .; done
