@@ -55,8 +55,10 @@ cp -r examples/configs examples/tiny_moe examples/*.yaml "$root/examples/"
 cp tools/gpu_bundle/* "$root/"
 chmod +x "$root"/*.sh
 mkdir -p "$(dirname "$out")"
+# The programs share most of their code: a dictionary that holds all of them
+# finds it again (and wants that much memory to unpack).
 tar -C "$stage" --owner=0 --group=0 --mtime=@0 --sort=name -cf - gpu_bundle |
-  xz -T2 -3 >"$out"
+  xz -T1 --lzma2=preset=4,dict=448MiB >"$out"
 bytes=$(stat -c %s "$out")
 echo "$out: $bytes bytes; ${#tests[@]} tests, ${#benches[@]} benchmarks"
 if [ "$bytes" -ge 60000000 ]; then
