@@ -74,7 +74,7 @@ void Describe(const Validated& validated, int max_candidates,
     auto* candidate = response->add_candidates();
     candidate->set_fsdp_shard_group_size(layout.mesh.fsdp_shard_group_size);
     candidate->set_expert_parallel_size(layout.mesh.expert_parallel_size);
-    candidate->set_recompute(RecomputePolicyName(layout.recompute.policy));
+    candidate->set_recompute(layout.recompute);
     candidate->set_memory_bytes(layout.budget.total);
     candidate->set_fits(layout.budget.total <= validated.rank_bytes);
   }

@@ -14,7 +14,7 @@ int64_t Streams(const ModelSpec& model) {
 // Linear attention with `heads` states of width `d`.
 void AddRecurrent(double heads, double d, const ActivationShape& shape,
                   BlockActivations* out) {
-  out->mixer_kept += 12 * heads * d + 2 * heads * d + 12 * heads;
+  out->mixer_kept += 10 * heads * d + 12 * heads;
   // Chunk states are made again inside the backward, head group by head group.
   out->mixer_replay += 12 * heads * d;
   out->mixer_live += 6 * heads * d + 10 * heads * d +
@@ -91,17 +91,17 @@ BlockActivations ActivationsOf(const ModelSpec& model, const BlockSpec& block,
   out.mixer_kept = out.mixer_replay = 2 * d;
   std::visit(AddMixer{shape, &out}, block.mixer);
   if (const auto* mlp = std::get_if<DenseMlpSpec>(&block.ffn)) {
-    out.ffn_kept = 2 * d + 4.0 * mlp->width;
+    out.ffn_kept = 2 * d + 6.0 * mlp->width;
     out.ffn_live = 6.0 * mlp->width;
     return out;
   }
   const MoeSpec& moe = std::get<MoeSpec>(block.ffn);
   const double dr = moe.latent_dim > 0 ? moe.latent_dim : d;
   const double rows = shape.expert_rows_per_token;
-  out.ffn_kept = (2 * dr + 4 * moe.expert_width) * rows;
+  out.ffn_kept = (4 * dr + 6 * moe.expert_width) * rows;
   out.ffn_live = (2 * dr + 6 * moe.expert_width) * rows;
   if (moe.shared_width > 0) {
-    out.ffn_kept += 2 * d + 4.0 * moe.shared_width;
+    out.ffn_kept += 2 * d + 6.0 * moe.shared_width;
     out.ffn_live += 6.0 * moe.shared_width;
   }
   out.routing += 6.0 * moe.top_k;

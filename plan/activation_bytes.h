@@ -9,19 +9,19 @@
 //
 //   part            kept                           live in the backward, more
 //   residual        2 D n (n streams)              4 D n
-//   KDA, GDN        2 D + 14 H d + 12 H            16 H d + 17 d x head group
+//   KDA, GDN        2 D + 10 H d + 12 H            16 H d + 17 d x head group
 //   dense MLA       2 D + 2 H (2 qk + 2 v) + 2 c   as much again
 //   sparse MLA      2 D + H (2 c + 2 v + 4) + 2 c  7 c H + 4 c
 //                   + 2 q_lora + idx
 //   GQA             2 D + 2 (2 H + 2 Hkv) d + 4 H  as much again
-//   MoE             (2 Dr + 4 F) R/T               (2 Dr + 6 F) R/T
-//   shared expert   2 D + 4 Fs                     6 Fs
-//   dense MLP       2 D + 4 F                      6 F
+//   MoE             (4 Dr + 6 F) R/T               (2 Dr + 6 F) R/T
+//   shared expert   2 D + 6 Fs                     6 Fs
+//   dense MLP       2 D + 6 F                      6 F
 //
 // An output gate keeps another 2 H v. qk and v are the head widths of keys and
 // values, c is the width of a latent key (kv_lora + rope). KDA's backward needs
 // 6 H d (after the convolution) and 10 H d (gradients) at once, and the
-// workspace of one head group; a replay brings back 12 of its 14 H d, since
+// workspace of one head group; a replay needs 12 H d at once, since
 // chunk states are made group by group. Source: section 9 of the design of the
 // memory model; docs/memory_model.md says what each part is.
 

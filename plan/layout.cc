@@ -39,9 +39,10 @@ std::tuple<int, int, int, int> Cost(const LayoutRequest& in,
   const auto outside = [&in](int size) {
     return in.domain_size > 0 && size > in.domain_size ? 1 : 0;
   };
+  const int blocks = static_cast<int>(in.model->blocks.size());
   return {outside(layout.mesh.expert_parallel_size) +
               outside(layout.mesh.fsdp_shard_group_size),
-          static_cast<int>(layout.recompute.policy),
+          (4 * layout.replayed_blocks + blocks - 1) / blocks,
           layout.mesh.expert_parallel_size, layout.mesh.fsdp_shard_group_size};
 }
 
@@ -51,21 +52,16 @@ absl::StatusOr<Layout> Evaluate(const LayoutRequest& in,
   Layout out;
   out.mesh = mesh;
   MemoryRequest request = RequestFor(in, counts, mesh);
-  if (in.activation_checkpointing == false) {
-    out.recompute.policy = RecomputePolicy::kNone;
-  } else if (in.activation_checkpointing == true && !in.allow_selective) {
-    out.recompute.policy = RecomputePolicy::kFull;
+  if (in.replayed_blocks.has_value()) {
+    out.replayed_blocks = std::min(*in.replayed_blocks,
+                                   static_cast<int>(in.model->blocks.size()));
   } else {
-    CADRE_ASSIGN_OR_RETURN(
-        out.recompute,
-        ChooseRecompute(request, in.rank_bytes, in.allow_selective));
-    if (in.activation_checkpointing == true &&
-        out.recompute.policy == RecomputePolicy::kNone) {
-      out.recompute.policy = RecomputePolicy::kFull;
-    }
+    CADRE_ASSIGN_OR_RETURN(out.replayed_blocks,
+                           ChooseReplayedBlocks(request, in.rank_bytes));
   }
-  request.recompute = out.recompute.policy;
-  request.selective_bytes_per_token = out.recompute.kept_bytes_per_token;
+  out.recompute = RecomputeName(out.replayed_blocks,
+                                static_cast<int>(in.model->blocks.size()));
+  request.replayed_blocks = out.replayed_blocks;
   CADRE_ASSIGN_OR_RETURN(out.budget, BudgetMemory(request));
   const int64_t experts = counts.num_experts;
   if (experts > 0) {
@@ -91,10 +87,10 @@ void Explain(const LayoutRequest& in, bool fits, Layout* layout) {
                                            layout->mesh.expert_parallel_size,
                                            ": ", room));
   }
-  if (!in.activation_checkpointing.has_value()) {
+  if (!in.replayed_blocks.has_value()) {
     layout->reasons.push_back(absl::StrCat(
-        "recompute ", RecomputePolicyName(layout->recompute.policy), ": ",
-        room));
+        "recompute ", layout->recompute, " (", layout->replayed_blocks, " of ",
+        in.model->blocks.size(), " blocks are replayed): ", room));
   }
 }
 

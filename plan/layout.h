@@ -36,8 +36,7 @@ struct LayoutRequest {
   // Fixed by the user; unset: chosen here.
   std::optional<int> fsdp_shard_group_size;
   std::optional<int> expert_parallel_size;
-  std::optional<bool> activation_checkpointing;
-  bool allow_selective = false;
+  std::optional<int> replayed_blocks;  // kAllBlocks: all
   // Ranks of one link domain: degrees up to it are cheap. 0: unknown.
   int domain_size = 0;
   double imbalance = 1.0;
@@ -47,8 +46,9 @@ struct LayoutRequest {
 
 struct Layout {
   MeshSpec mesh;
-  int64_t slots_per_rank = 0;  // 0: the model has no experts
-  RecomputeChoice recompute;
+  int64_t slots_per_rank = 0;      // 0: the model has no experts
+  int replayed_blocks = 0;         // of the model's blocks; never kAllBlocks
+  const char* recompute = "none";  // RecomputeName
   MemoryBudget budget;
   // Why, one line per choice that was made here, and one when the guess of the
   // memory is passed.
@@ -57,7 +57,7 @@ struct Layout {
 
 // The cheapest layout that fits. In this order:
 //   1. both degrees inside a link domain before either crosses it;
-//   2. less recomputation (none, selective, full);
+//   2. less recomputation, in quarters of the blocks;
 //   3. smaller expert_parallel_size: its exchange depends on every token;
 //   4. smaller fsdp_shard_group_size: its gathers hide behind compute.
 // Only sizes that divide the world, and expert sizes that divide the experts,

@@ -47,7 +47,7 @@ TEST(ChooseLayout, WhatFitsOneDeviceIsNotSpread) {
   ASSERT_OK_AND_ASSIGN(const Layout layout,
                        ChooseLayout(On(model, &lora, 8, 2048)));
   EXPECT_EQ(layout.mesh, (MeshSpec{8, 1, 1}));
-  EXPECT_EQ(layout.recompute.policy, RecomputePolicy::kNone);
+  EXPECT_EQ(layout.replayed_blocks, 0);
   EXPECT_EQ(layout.slots_per_rank, 256);
   EXPECT_EQ(layout.reasons.size(), 3u);
 }
@@ -59,7 +59,7 @@ TEST(ChooseLayout, MoreTokensSpreadTheExpertsBeforeRecomputing) {
                        ChooseLayout(On(model, &lora, 8, 16384)));
   EXPECT_GT(layout.mesh.expert_parallel_size, 1);
   EXPECT_EQ(layout.mesh.fsdp_shard_group_size, 1);
-  EXPECT_EQ(layout.recompute.policy, RecomputePolicy::kNone);
+  EXPECT_EQ(layout.replayed_blocks, 0);
   EXPECT_LE(layout.budget.total, kH200);
 }
 
@@ -75,11 +75,11 @@ TEST(ChooseLayout, TheLargestModelNeeds64Ranks) {
   // What the user fixed stays.
   request.fsdp_shard_group_size = 16;
   request.expert_parallel_size = 64;
-  request.activation_checkpointing = true;
+  request.replayed_blocks = kAllBlocks;
   ASSERT_OK_AND_ASSIGN(const Layout fixed, ChooseLayout(request));
   EXPECT_EQ(fixed.mesh, (MeshSpec{128, 16, 64}));
   EXPECT_EQ(fixed.slots_per_rank, 14);
-  EXPECT_EQ(fixed.recompute.policy, RecomputePolicy::kFull);
+  EXPECT_STREQ(fixed.recompute, "full");
   EXPECT_TRUE(fixed.reasons.empty());
 
   request = On(model, &lora, 16, 8192);
@@ -90,7 +90,7 @@ TEST(ChooseLayout, TheLargestModelNeeds64Ranks) {
   request.rank_bytes_assumed = true;
   ASSERT_OK_AND_ASSIGN(const Layout least, ChooseLayout(request));
   EXPECT_EQ(least.mesh, (MeshSpec{16, 16, 16}));
-  EXPECT_EQ(least.recompute.policy, RecomputePolicy::kFull);
+  EXPECT_STREQ(least.recompute, "full");
   EXPECT_THAT(least.reasons[0], HasSubstr("nothing fits 141 GB (assumed)"));
 }
 
@@ -124,51 +124,28 @@ TEST(ChooseLayout, RefusesSizesThatDoNotDivide) {
                        HasSubstr("256 expert slots")));
 }
 
-TEST(ChooseRecompute, KeepsWhatCostsMostToMakeAgain) {
-  const ModelSpec model = KimiK3();
+TEST(ChooseReplayedBlocks, AsFewAsFit) {
+  const ModelSpec model = KimiLinear();
   const LoraPlan lora = Lora(model);
   MemoryRequest request = {
       .model = &model,
       .lora = &lora,
-      .mesh = {128, 16, 64},
+      .mesh = {1, 1, 1},
       .tokens = 8192,
-      .constants = DefaultConstants(MemoryBackend::kGpu, 128)};
-  ASSERT_OK_AND_ASSIGN(const RecomputeChoice some,
-                       ChooseRecompute(request, kH200, true));
-  ASSERT_EQ(some.policy, RecomputePolicy::kSelective);
-  EXPECT_EQ(some.kept.front().flops_per_byte, 33792);  // down_proj of layer 0
-  for (size_t i = 1; i < some.kept.size(); ++i) {
-    EXPECT_LE(some.kept[i].flops_per_byte, some.kept[i - 1].flops_per_byte);
-  }
-  request.recompute = some.policy;
-  request.selective_bytes_per_token = some.kept_bytes_per_token;
-  ASSERT_OK_AND_ASSIGN(const MemoryBudget budget, BudgetMemory(request));
-  EXPECT_LE(budget.total, kH200);
-  EXPECT_GT(budget.total, kH200 - 1'000'000'000);
+      .constants = DefaultConstants(MemoryBackend::kGpu, 1)};
+  const int blocks = static_cast<int>(model.blocks.size());
+  ASSERT_OK_AND_ASSIGN(const int some, ChooseReplayedBlocks(request, kH200));
+  EXPECT_GT(some, 0);
+  EXPECT_LT(some, blocks);
+  request.replayed_blocks = some;
+  ASSERT_OK_AND_ASSIGN(const MemoryBudget fits, BudgetMemory(request));
+  EXPECT_LE(fits.total, kH200);
+  request.replayed_blocks = some - 1;
+  ASSERT_OK_AND_ASSIGN(const MemoryBudget over, BudgetMemory(request));
+  EXPECT_GT(over.total, kH200);
 
-  ASSERT_OK_AND_ASSIGN(const RecomputeChoice full,
-                       ChooseRecompute(request, kH200, false));
-  EXPECT_EQ(full.policy, RecomputePolicy::kFull);
-  ASSERT_OK_AND_ASSIGN(const RecomputeChoice none,
-                       ChooseRecompute(request, 100 * kH200, true));
-  EXPECT_EQ(none.policy, RecomputePolicy::kNone);
-  ASSERT_OK_AND_ASSIGN(const RecomputeChoice tight,
-                       ChooseRecompute(request, kH200 / 100, true));
-  EXPECT_EQ(tight.policy, RecomputePolicy::kFull);
-}
-
-TEST(RecomputeItems, ValuesFollowTheFlops) {
-  const ModelSpec glm = Parse(R"({"model_type": "glm_moe_dsa"})");
-  bool sparse = false;
-  for (const RecomputeItem& item : RecomputeItems(
-           glm, {.longest_document = 8192, .expert_rows_per_token = 8})) {
-    EXPECT_GT(item.bytes_per_token, 0);
-    if (item.what == "mixer output" && item.layer == 3) {
-      sparse = true;
-      EXPECT_NEAR(item.flops_per_byte, 4350, 10);
-    }
-  }
-  EXPECT_TRUE(sparse);
+  EXPECT_THAT(ChooseReplayedBlocks(request, 100 * kH200), IsOkAndHolds(0));
+  EXPECT_THAT(ChooseReplayedBlocks(request, kH200 / 100), IsOkAndHolds(blocks));
 }
 
 }  // namespace

@@ -166,6 +166,20 @@ void CheckTraining(const v1::JobSpec& spec, const v1::JobSpec& sent,
 
 void CheckRest(const v1::JobSpec& spec, const ValidateOptions& options,
                Checker& check) {
+  const v1::ParallelismSpec& parallelism = spec.parallelism();
+  check.Range<int32_t>("parallelism.replayed_blocks",
+                       parallelism.replayed_blocks(), 0, 10'000);
+  if (parallelism.has_replayed_blocks() &&
+      parallelism.has_activation_checkpointing() &&
+      parallelism.activation_checkpointing() !=
+          (parallelism.replayed_blocks() > 0)) {
+    check.Error(
+        "parallelism.replayed_blocks",
+        absl::StrCat(parallelism.replayed_blocks(),
+                     " with activation_checkpointing: ",
+                     parallelism.activation_checkpointing() ? "true" : "false"),
+        "remove one of the two");
+  }
   const v1::MoeSpec& moe = spec.moe();
   check.OneOf("moe.overflow_policy", moe.overflow_policy(),
               {"dropless", "drop_by_weight", "drop_by_position", "remap"});

@@ -76,15 +76,15 @@ void AddActivations(const MemoryRequest& request, const ModelCounts& counts,
                               : request.tokens,
       .expert_rows_per_token = request.imbalance * counts.top_k,
       .kda_head_group = request.constants.kda_head_group};
-  const bool replays = request.recompute != RecomputePolicy::kNone;
   // Blocks of tokens go through the feed-forward part one after the other.
   const double share =
       request.constants.ffn_token_block > 0
           ? std::min(1.0, request.constants.ffn_token_block / tokens)
           : 1.0;
   double kept = ResidualBankBytes(model), live = 0.0;
-  for (const BlockSpec& block : model.blocks) {
-    const BlockActivations a = ActivationsOf(model, block, shape);
+  for (size_t l = 0; l < model.blocks.size(); ++l) {
+    const bool replays = static_cast<int>(l) < request.replayed_blocks;
+    const BlockActivations a = ActivationsOf(model, model.blocks[l], shape);
     kept += a.residual_kept + a.routing;
     if (!replays) kept += a.mixer_kept + a.ffn_kept;
     // Its backward goes first, while a replayed mixer waits for its own.
@@ -92,9 +92,6 @@ void AddActivations(const MemoryRequest& request, const ModelCounts& counts,
                        (replays ? a.mixer_replay : 0.0);
     const double mixer = (replays ? a.mixer_replay : 0.0) + a.mixer_live;
     live = std::max(live, a.residual_live + std::max(ffn, mixer));
-  }
-  if (request.recompute == RecomputePolicy::kSelective) {
-    kept += request.selective_bytes_per_token;
   }
   // The tables are in bytes of bf16.
   const double scale = request.constants.weight_bytes / 2 * tokens;
@@ -111,7 +108,7 @@ void AddPass(const MemoryRequest& request, const ModelCounts& counts,
        .lora = request.lora,
        .tokens = request.tokens,
        .element_bytes = static_cast<int64_t>(request.constants.weight_bytes),
-       .replays_blocks = request.recompute != RecomputePolicy::kNone,
+       .replayed_blocks = request.replayed_blocks,
        .rows =
            PlannedRows(request.tokens, counts.top_k, ranks, request.imbalance),
        .dispatch = {.ranks = ranks,
@@ -168,18 +165,6 @@ ModelCounts CountModel(const ModelSpec& model, const LoraPlan* lora) {
     }
   }
   return out;
-}
-
-const char* RecomputePolicyName(RecomputePolicy policy) {
-  switch (policy) {
-    case RecomputePolicy::kNone:
-      return "none";
-    case RecomputePolicy::kSelective:
-      return "selective";
-    case RecomputePolicy::kFull:
-      return "full";
-  }
-  return "?";
 }
 
 MemoryConstants DefaultConstants(MemoryBackend backend, int world_size) {

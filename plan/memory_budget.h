@@ -38,16 +38,9 @@
 #include "model/model_spec.h"
 #include "plan/activation_bytes.h"
 #include "plan/mesh.h"
+#include "plan/pass_memory.h"
 
 namespace cadre {
-
-// What a block keeps between its forward and backward pass.
-enum class RecomputePolicy {
-  kNone,       // everything
-  kSelective,  // inputs and the outputs that cost most to make again
-  kFull,       // inputs only; the block is replayed
-};
-const char* RecomputePolicyName(RecomputePolicy policy);  // "none", ...
 
 enum class MemoryBackend { kGpu, kCpu };
 
@@ -97,10 +90,9 @@ struct MemoryRequest {
   int64_t spare_slots_per_rank = 0;
   int64_t tokens = 0;            // T: per rank and micro-batch
   int64_t longest_document = 0;  // 0: T
-  RecomputePolicy recompute = RecomputePolicy::kFull;
-  // Bytes per token that the selective policy keeps over all blocks; see
-  // plan/recompute.h.
-  double selective_bytes_per_token = 0.0;
+  // The first blocks of the model keep their inputs only and are replayed in
+  // the backward pass; the others keep all.
+  int replayed_blocks = kAllBlocks;
   // Expert weights (and, when trained, their gradients) are sharded over the
   // expert replicas and gathered for use.
   bool shard_experts_over_edp = false;

@@ -164,7 +164,7 @@ TEST(BudgetMemory, WorkedExampleOfOneDevice) {
   ASSERT_OK_AND_ASSIGN(const MemoryBudget more, BudgetMemory(plain));
   EXPECT_FALSE(CheckFits(more, 141'000'000'000).ok());
   plain = request;
-  plain.recompute = RecomputePolicy::kNone;
+  plain.replayed_blocks = 0;
   ASSERT_OK_AND_ASSIGN(const MemoryBudget kept, BudgetMemory(plain));
   EXPECT_THAT(CheckFits(kept, 141'000'000'000),
               StatusIs(absl::StatusCode::kResourceExhausted,
@@ -208,7 +208,7 @@ TEST(BudgetMemory, OnTheCpuActivationsAreThoseOfTheArenas) {
   MemoryRequest request = Request(model, nullptr, 1, 1, 1, 64);
   request.constants = DefaultConstants(MemoryBackend::kCpu, 1);
   request.imbalance = 1.5;  // of no effect where all experts are
-  request.recompute = RecomputePolicy::kNone;
+  request.replayed_blocks = 0;
   ASSERT_OK_AND_ASSIGN(const MemoryBudget budget, BudgetMemory(request));
   const PassMemory pass =
       MeasurePass({.model = &model, .tokens = 64, .rows = {.pairs = 2 * 64}});

@@ -121,7 +121,7 @@ PassMemory Pass::Run() {
     FakeArena* const saved = &saved_;
     const int64_t mark = saved->used();
     BlockForward(spec_.blocks[layer_]);
-    if (r_.replays_blocks) saved->ReleaseTo(mark);
+    if (layer_ < r_.replayed_blocks) saved->ReleaseTo(mark);
   }
   const int64_t bank = BankRows(layers);
   if (streams_ > 0 || bank_block_ > 0) Save({T_, D});
@@ -140,7 +140,7 @@ PassMemory Pass::Run() {
   }
   for (layer_ = layers - 1; layer_ >= 0; --layer_) {
     FakeScope scope(&saved_);
-    if (r_.replays_blocks) {
+    if (layer_ < r_.replayed_blocks) {
       replay_ = true;
       State(&saved_);
       BlockForward(spec_.blocks[layer_]);
@@ -194,10 +194,14 @@ bool SeenRows::Add(const std::vector<ExpertRows>& pass) {
 }
 
 PassMemory SeenRows::Measure(PassRequest request) const {
-  // Temporaries, and with replay also what is saved, are those of one layer.
+  // Temporaries, and where all is replayed also what is saved, are those of one
+  // layer.
   request.layer_rows = most_;
   PassMemory memory = MeasurePass(request);
-  if (request.replays_blocks) return memory;
+  if (request.replayed_blocks >=
+      static_cast<int>(request.model->blocks.size())) {
+    return memory;
+  }
   request.layer_rows = fullest_;
   memory.saved = MeasurePass(request).saved;
   return memory;

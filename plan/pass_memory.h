@@ -11,12 +11,16 @@
 // Of the CPU: on a GPU kernels ask for workspaces of their own.
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "model/lora_targets.h"
 #include "model/model_spec.h"
 
 namespace cadre {
+
+// For numbers of replayed blocks: as many as the model has.
+inline constexpr int kAllBlocks = std::numeric_limits<int>::max();
 
 // What routers send to and from the experts of one rank, in one layer and pass.
 struct ExpertRows {
@@ -40,9 +44,10 @@ struct PassRequest {
   const LoraPlan* lora = nullptr;  // null: full fine-tuning
   int64_t tokens = 0;              // T: of the micro-batch, padding included
   int64_t element_bytes = 4;       // activations and weights
-  bool replays_blocks = false;     // activation checkpointing
-  bool has_capacity = false;       // of experts: pairs are dropped or remapped
-  ExpertRows rows;                 // of every MoE layer
+  // Activation checkpointing of the first so many blocks.
+  int replayed_blocks = 0;
+  bool has_capacity = false;  // of experts: pairs are dropped or remapped
+  ExpertRows rows;            // of every MoE layer
   // By MoE layer, in place of `rows`; empty: all alike.
   std::vector<ExpertRows> layer_rows;
 

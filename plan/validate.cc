@@ -153,8 +153,19 @@ void PlanLayout(const ModelSpec& model, const LoraPlan* lora,
     request.expert_parallel_size =
         std::max(1, parallelism.expert_parallel_size());
   }
-  if (parallelism.has_activation_checkpointing()) {
-    request.activation_checkpointing = parallelism.activation_checkpointing();
+  if (parallelism.replayed_blocks() > static_cast<int>(model.blocks.size())) {
+    check.Error(
+        "parallelism.replayed_blocks",
+        absl::StrCat(parallelism.replayed_blocks(), ", but the model has ",
+                     model.blocks.size(), " blocks"),
+        "lower it, or write activation_checkpointing: true for all");
+    return;
+  }
+  if (parallelism.has_replayed_blocks()) {
+    request.replayed_blocks = parallelism.replayed_blocks();
+  } else if (parallelism.has_activation_checkpointing()) {
+    request.replayed_blocks =
+        parallelism.activation_checkpointing() ? kAllBlocks : 0;
   }
   if (options.list_layouts) {
     auto layouts = ListLayouts(request);
@@ -170,15 +181,15 @@ void PlanLayout(const ModelSpec& model, const LoraPlan* lora,
   }
   parallelism.set_fsdp_shard_group_size(layout->mesh.fsdp_shard_group_size);
   parallelism.set_expert_parallel_size(layout->mesh.expert_parallel_size);
-  parallelism.set_activation_checkpointing(layout->recompute.policy !=
-                                           RecomputePolicy::kNone);
+  parallelism.set_activation_checkpointing(layout->replayed_blocks > 0);
+  parallelism.set_replayed_blocks(layout->replayed_blocks);
   if (request.rank_bytes_assumed) {
     plan->set_assumed_memory_bytes(request.rank_bytes);
   } else {
     plan->set_worker_memory_bytes(request.rank_bytes);
   }
   plan->set_expert_slots_per_rank(static_cast<int>(layout->slots_per_rank));
-  plan->set_recompute(RecomputePolicyName(layout->recompute.policy));
+  plan->set_recompute(layout->recompute);
   for (const BudgetTerm& term : layout->budget.terms) {
     v1::MemoryTerm* out = plan->add_memory();
     out->set_name(term.name);
@@ -248,6 +259,7 @@ void MakePlan(const v1::JobSpec& spec, v1::Plan* plan, Checker& check) {
   plan->set_expert_parallel_size(mesh_spec.expert_parallel_size);
   plan->set_activation_checkpointing(
       spec.parallelism().activation_checkpointing());
+  plan->set_replayed_blocks(spec.parallelism().replayed_blocks());
   const int batch = spec.training().global_batch_size();
   if (batch < 1) return;  // said already
   if (batch % world != 0) {

@@ -328,7 +328,8 @@ TEST(ValidateJob, ChecksAgainstTheModel) {
   small.mutable_resources()->set_min_device_memory_bytes(total - 1000);
   const Validated tight = ValidateJob(small, {}, &facts);
   ASSERT_TRUE(tight.ok()) << Findings(tight);
-  EXPECT_EQ(tight.plan.recompute(), "full");
+  EXPECT_NE(tight.plan.recompute(), "none");
+  EXPECT_GT(tight.plan.replayed_blocks(), 0);
   EXPECT_TRUE(tight.plan.activation_checkpointing());
   EXPECT_TRUE(tight.spec.parallelism().activation_checkpointing());
   EXPECT_EQ(tight.plan.worker_memory_bytes(), total - 1000);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
+#include "plan/pass_memory.h"
 #include "plan/placement_proto.h"
 
 namespace cadre {
@@ -77,17 +78,23 @@ absl::StatusOr<TrainMoeOptions> MoeOf(const Assignment& assignment) {
   return out;
 }
 
+// A plan of a release that knew all or none has no number.
+int ReplayedBlocks(const v1::Plan& plan) {
+  return plan.activation_checkpointing() && plan.replayed_blocks() == 0
+             ? kAllBlocks
+             : plan.replayed_blocks();
+}
+
 TrainModelOptions ModelOf(const Assignment& assignment) {
   const auto& model = assignment.spec().model();
-  return {
-      .path = model.path(),
-      .revision = model.revision(),
-      .config = model.config(),
-      .random_init = model.init() == "random",
-      .init_adapter = model.adapter(),
-      .tokenizer = model.tokenizer(),
-      .dtype = model.dtype(),
-      .activation_checkpointing = assignment.plan().activation_checkpointing()};
+  return {.path = model.path(),
+          .revision = model.revision(),
+          .config = model.config(),
+          .random_init = model.init() == "random",
+          .init_adapter = model.adapter(),
+          .tokenizer = model.tokenizer(),
+          .dtype = model.dtype(),
+          .replayed_blocks = ReplayedBlocks(assignment.plan())};
 }
 
 TrainDataOptions DataOf(const JobSpec& spec) {

@@ -107,7 +107,10 @@ std::string PlanText(const v1::Plan& plan) {
       plan.world_size(), plan.dense_replicas(), plan.fsdp_shard_group_size(),
       plan.expert_data_parallel_size(), plan.expert_parallel_size(),
       plan.micro_batch_size(), plan.accumulation_steps(),
-      plan.activation_checkpointing() ? ", activation checkpointing" : "");
+      plan.replayed_blocks() > 0
+          ? absl::StrCat(", the first ", plan.replayed_blocks(),
+                         " blocks replayed")
+          : "");
   absl::StrAppend(&out, "  trained ",
                   FormatCount(static_cast<double>(plan.trainable_parameters())),
                   " of ",

@@ -1,7 +1,8 @@
 // Trains a LoRA adapter on a model of random weights, without daemons:
 // lora_bench CONFIG TOKENIZER_DIR DATA TOKENS STEPS [--keep] [--ranks=N]
-//   [--shards=S] [--experts=P]
-// --keep: activations are kept instead of computed again. N GPUs, a thread and
+//   [--shards=S] [--experts=P] [--replayed=B]
+// The first B blocks are computed again in the backward pass; all without it;
+// N GPUs, a thread and
 // a row each, with the dense part in S shards and the experts over P ranks. The
 // trainer logs each step with its phases; JSON lines on stdout, of rank 0.
 
@@ -70,8 +71,8 @@ absl::Status Train(const TrainerOptions& options, KeyValueStore* store) {
   return trainer->Train().status();
 }
 
-// The number behind --NAME=, 1 without it.
-int Number(int argc, char** argv, const std::string& name) {
+// The number behind --NAME=, or what stands in for it.
+int Number(int argc, char** argv, const std::string& name, int absent = 1) {
   const std::string prefix = "--" + name + "=";
   for (int i = 6; i < argc; ++i) {
     const std::string argument = argv[i];
@@ -79,14 +80,14 @@ int Number(int argc, char** argv, const std::string& name) {
       return std::atoi(argument.c_str() + prefix.size());
     }
   }
-  return 1;
+  return absent;
 }
 
 int Main(int argc, char** argv) {
   if (argc < 6) {
     std::fprintf(stderr,
-                 "lora_bench CONFIG TOKENIZER_DIR DATA TOKENS STEPS [--keep] "
-                 "[--ranks=N] [--shards=S] [--experts=P]\n");
+                 "lora_bench CONFIG TOKENIZER_DIR DATA TOKENS STEPS "
+                 "[--ranks=N] [--shards=S] [--experts=P] [--replayed=B]\n");
     return 2;
   }
   // Ranks are threads, and NCCL would have one read the memory of another,
@@ -100,12 +101,7 @@ int Main(int argc, char** argv) {
   options.model.config = argv[1];
   options.model.random_init = true;
   options.model.tokenizer = argv[2];
-  options.model.activation_checkpointing = true;
-  for (int i = 6; i < argc; ++i) {
-    if (std::string(argv[i]) == "--keep") {
-      options.model.activation_checkpointing = false;
-    }
-  }
+  options.model.replayed_blocks = Number(argc, argv, "replayed", kAllBlocks);
   options.data.train = {argv[3]};
   options.data.format = "text";
   options.data.max_seq_len = std::atoll(argv[4]);

@@ -61,7 +61,7 @@ class MeshCudaFixture : public TrainerTest {
     TrainerOptions options = Options(layout.ranks, method);
     options.mesh.fsdp_shard_group_size = layout.shards;
     options.mesh.expert_parallel_size = layout.experts;
-    options.model.activation_checkpointing = true;
+    options.model.replayed_blocks = kAllBlocks;
     return options;
   }
 
@@ -79,7 +79,7 @@ class MeshCudaFixture : public TrainerTest {
     model.exec = exec;
     model.dtype = dtype_;
     model.overlap_dispatch = true;
-    model.activation_checkpointing = o.model.activation_checkpointing;
+    model.replayed_blocks = o.model.replayed_blocks;
     if (o.tuning.method == kLora) {
       model.lora = testing::Must(
           PlanLora(spec, {.rank = o.tuning.lora_rank,

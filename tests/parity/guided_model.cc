@@ -34,10 +34,9 @@ absl::StatusOr<GuidedModel> LoadModel(const ModelDir& dir, const Exec& exec,
     made.selections = std::make_unique<Selections>();
     made.guide_selections = std::make_unique<Selections>();
   }
-  ModelOptions model_options{
-      .exec = exec,
-      .dtype = options.dtype,
-      .activation_checkpointing = options.activation_checkpointing};
+  ModelOptions model_options{.exec = exec,
+                             .dtype = options.dtype,
+                             .replayed_blocks = options.replayed_blocks};
   if (lora != nullptr) model_options.lora = *lora;
   model_options.selections = made.selections.get();
   CADRE_ASSIGN_OR_RETURN(made.model, Model::Create(dir.spec(), model_options));

@@ -96,9 +96,8 @@ double AuxCoefficient(const ModelSpec& spec) {
 absl::StatusOr<std::unique_ptr<Model>> MakeModel(const Task& task,
                                                  const Exec& exec,
                                                  const Mesh& mesh, int rank) {
-  ModelOptions options{
-      .exec = exec,
-      .activation_checkpointing = task.options->activation_checkpointing};
+  ModelOptions options{.exec = exec,
+                       .replayed_blocks = task.options->replayed_blocks};
   if (task.adapter != nullptr) options.lora = task.adapter->plan;
   CADRE_RETURN_IF_ERROR(PlaceModel(task.dir->spec(), mesh, rank, &options));
   CADRE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,

@@ -24,7 +24,7 @@ struct Flags {
   std::string golden, device = "cpu", dtype = "f32";
   int ranks = 1, expert_parallel_size = 1, fsdp_shard_group_size = 1;
   int cpu_threads = 1;
-  bool activation_checkpointing = false;
+  int replayed_blocks = 0;
 };
 
 cadre::MeshSpec MeshOf(const Flags& flags) {
@@ -76,7 +76,7 @@ absl::Status Run(const Flags& flags, const std::string& scratch,
       .tolerances = narrow ? cadre::parity::kBf16Tolerances
                            : cadre::parity::kF32Tolerances,
       .cpu_threads = flags.cpu_threads,
-      .activation_checkpointing = flags.activation_checkpointing,
+      .replayed_blocks = flags.replayed_blocks,
       .scratch_dir = scratch};
   if (flags.ranks > 1) {
     if (device != nullptr) {
@@ -129,8 +129,12 @@ int main(int argc, char** argv) {
   app.add_option("--cpu-threads", flags.cpu_threads, "Threads of a rank")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_flag("--activation-checkpointing", flags.activation_checkpointing,
-               "Replay each block in the backward pass");
+  app.add_option("--replayed-blocks", flags.replayed_blocks,
+                 "Replay the first so many blocks in the backward pass");
+  app.add_flag_callback(
+      "--activation-checkpointing",
+      [&flags] { flags.replayed_blocks = kAllBlocks; },
+      "Replay each block in the backward pass");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

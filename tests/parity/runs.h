@@ -51,7 +51,7 @@ struct RunOptions {
   DType dtype = DType::kF32;
   Tolerances tolerances = kF32Tolerances;
   int cpu_threads = 1;
-  bool activation_checkpointing = false;
+  int replayed_blocks = 0;
   std::string scratch_dir;  // for adapters written by the run
 };
 

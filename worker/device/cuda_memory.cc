@@ -23,7 +23,7 @@ std::string FreeMemory() {
   return absl::StrCat("; ", free, " of the GPU's ", total,
                       " bytes are free: lower training.micro_batch_size or "
                       "data.max_seq_len, turn on "
-                      "model.activation_checkpointing, or use more GPUs");
+                      "parallelism.activation_checkpointing, or use more GPUs");
 }
 
 absl::Status MemoryError(cudaError_t error, absl::string_view what,

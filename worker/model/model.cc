@@ -113,6 +113,9 @@ class BlockModel final : public Model {
     return ends_.NewState(arena, ctx.dtype, ctx.num_tokens);
   }
   // Fills streams_ up to the input of the final norm.
+  bool Replays(size_t block) const {
+    return static_cast<int>(block) < options_.replayed_blocks;
+  }
   absl::Status RunBlocks(LayerContext* ctx, const ForwardCapture& capture);
   absl::Status Embed(const LayerContext& ctx, const Tensor& state);
   absl::Status Loss(const LayerContext& ctx, const Tensor& x,
@@ -289,7 +292,7 @@ absl::Status BlockModel::RunBlocks(LayerContext* ctx,
         Annotate(blocks_[i]->Forward(*ctx, streams_[i], &streams_[i + 1]),
                  absl::StrCat("layer ", i)));
     CADRE_RETURN_IF_ERROR(units_.Release());
-    if (!ctx->training || options_.activation_checkpointing) {
+    if (!ctx->training || Replays(i)) {
       arenas_.saved()->Release(mark);
     }
   }
@@ -401,7 +404,7 @@ absl::Status BlockModel::BackwardBlocks(LayerContext* ctx, Stream* grad) {
   for (size_t i = blocks_.size(); i-- > 0;) {
     const Arena::Mark mark = arenas_.saved()->mark();
     CADRE_RETURN_IF_ERROR(units_.Acquire());
-    if (options_.activation_checkpointing) {
+    if (Replays(i)) {
       ctx->replay = true;
       Stream again{.state = NewState(arenas_.saved(), *ctx)};
       CADRE_RETURN_IF_ERROR(blocks_[i]->Forward(*ctx, streams_[i], &again));

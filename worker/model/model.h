@@ -25,6 +25,7 @@
 #include "model/lora_targets.h"
 #include "model/model_dir.h"
 #include "model/model_spec.h"
+#include "plan/pass_memory.h"  // kAllBlocks
 #include "worker/comm/communicator.h"
 #include "worker/device/phase_clock.h"
 #include "worker/model/batch.h"
@@ -58,9 +59,9 @@ struct ModelOptions {
   // Unset: full fine-tuning, every parameter that can have a gradient is
   // trained. Set: the base is frozen and this adapter is trained.
   std::optional<LoraPlan> lora;
-  // Keep only block inputs (and routing decisions) and replay each block in the
-  // backward pass.
-  bool activation_checkpointing = false;
+  // The first so many blocks (kAllBlocks: all) keep only their inputs and
+  // routing decisions and are replayed in the backward pass.
+  int replayed_blocks = 0;
   // Of a full micro-batch: on the CPU the arenas of training passes are made
   // for as many before the first. 0: for those of the first passes.
   int64_t pass_tokens = 0;

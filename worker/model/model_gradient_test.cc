@@ -28,7 +28,7 @@ class ModelGradientTest : public ::testing::TestWithParam<TinyModel> {
   void Check(std::optional<LoraOptions> lora, bool checkpointing) {
     const ModelSpec& spec = GetParam().spec;
     ModelOptions options{.dtype = DType::kF64,
-                         .activation_checkpointing = checkpointing,
+                         .replayed_blocks = checkpointing ? kAllBlocks : 0,
                          .dropout_seed = 5};
     if (lora) {
       ASSERT_OK_AND_ASSIGN(options.lora, PlanLora(spec, *lora));

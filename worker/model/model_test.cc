@@ -252,7 +252,7 @@ TEST_P(ModelTest, ReplayedBlocksGiveTheSameBits) {
     const Batch batch = RandomBatch(spec_, {13, 20}, 3, 3);
     const Pass kept = Run(NewModel({}, lora).get(), batch);
     const Pass replayed =
-        Run(NewModel({.activation_checkpointing = true}, lora).get(), batch);
+        Run(NewModel({.replayed_blocks = kAllBlocks}, lora).get(), batch);
     EXPECT_EQ(replayed.result.loss_sum, kept.result.loss_sum);
     EXPECT_EQ(replayed.result.expert_tokens, kept.result.expert_tokens);
     ExpectSameBits(replayed.gradients, kept.gradients);
@@ -271,7 +271,7 @@ TEST_P(ModelTest, NumberOfThreadsChangesNoBit) {
 TEST_P(ModelTest, LaterStepsAllocateNothing) {
   for (const bool checkpointing : {false, true}) {
     const std::unique_ptr<Model> model = NewModel(
-        {.activation_checkpointing = checkpointing}, AdaptEverything());
+        {.replayed_blocks = checkpointing ? kAllBlocks : 0}, AdaptEverything());
     const auto step = [&](uint64_t seed) {
       // Same size, other documents and tokens.
       const int cut = static_cast<int>(10 + seed);
@@ -293,7 +293,7 @@ TEST_P(ModelTest, CountsTheRowsThatFillTiles) {
   EXPECT_GT(tile, 1);
   for (const bool checkpointing : {false, true}) {
     const std::unique_ptr<Model> model =
-        NewModel({.activation_checkpointing = checkpointing});
+        NewModel({.replayed_blocks = checkpointing ? kAllBlocks : 0});
     ASSERT_OK_AND_ASSIGN(
         const ForwardResult result,
         model->ForwardBackward(RandomBatch(spec_, {40, 33}, 3, 3), {}));
@@ -313,7 +313,7 @@ TEST_P(ModelTest, ReplayingNeedsLessMemory) {
   const Batch batch = RandomBatch(spec_, {50, 50}, 0, 3);
   const auto peak = [&](bool checkpointing) {
     const std::unique_ptr<Model> model =
-        NewModel({.activation_checkpointing = checkpointing});
+        NewModel({.replayed_blocks = checkpointing ? kAllBlocks : 0});
     EXPECT_OK(model->ForwardBackward(batch, {}).status());
     return model->arena_stats().peak_bytes;
   };
@@ -380,7 +380,7 @@ TEST_P(ModelTest, CountsRealTokensOnce) {
     }
   }
   const std::unique_ptr<Model> model =
-      NewModel({.activation_checkpointing = true});
+      NewModel({.replayed_blocks = kAllBlocks});
   for (int repeat = 0; repeat < 2; ++repeat) {
     const Pass pass = Run(model.get(), batch);
     ASSERT_EQ(pass.result.expert_tokens.size(), layers);

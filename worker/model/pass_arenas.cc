@@ -18,7 +18,7 @@ PassRequest PassRequestFor(const ModelSpec& spec, const ModelOptions& options,
       .lora = options.lora ? &*options.lora : nullptr,
       .tokens = tokens,
       .element_bytes = SizeOf(options.dtype),
-      .replays_blocks = options.activation_checkpointing,
+      .replayed_blocks = options.replayed_blocks,
       .has_capacity = options.moe.overflow != OverflowPolicy::kDropless};
   if (experts != nullptr) {
     const ExpertParallel& where = experts->experts;

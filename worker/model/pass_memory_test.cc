@@ -31,11 +31,11 @@ TEST_P(PassMemoryTest, IsWhatAPassTakes) {
   for (const std::optional<LoraOptions>& lora :
        {std::optional<LoraOptions>(), std::optional(AdaptEverything()),
         std::optional(dropping)}) {
-    for (const bool replays : {false, true}) {
+    for (const int replayed : {0, 1, kAllBlocks}) {
       SCOPED_TRACE(absl::StrCat("lora ", lora.has_value(), ", dropout ",
-                                lora ? lora->dropout : 0, ", replay ",
-                                replays));
-      ModelOptions options{.activation_checkpointing = replays};
+                                lora ? lora->dropout : 0, ", replayed ",
+                                replayed));
+      ModelOptions options{.replayed_blocks = replayed};
       if (lora) {
         ASSERT_OK_AND_ASSIGN(options.lora, PlanLora(spec, *lora));
       }
@@ -49,7 +49,7 @@ TEST_P(PassMemoryTest, IsWhatAPassTakes) {
           MeasurePass({.model = &spec,
                        .lora = plan ? &*plan : nullptr,
                        .tokens = kTokens,
-                       .replays_blocks = replays,
+                       .replayed_blocks = replayed,
                        .rows = {.pairs = kTokens * top_k}});
       const auto measured =
           static_cast<double>(model->arena_stats().peak_bytes);

@@ -67,7 +67,7 @@ TEST_P(ExpertParallelTest, EqualsOneRankWithReplicasAndRecomputation) {
       Batches(spec(), {{5, 4}, {7}, {2, 3}, {6}});
   const RunResult alone = RunAlone(spec(), options(), batches);
   RunOptions spread = options();
-  spread.model.activation_checkpointing = true;
+  spread.model.replayed_blocks = kAllBlocks;
   spread.model.dispatch_chunks = 2;
   {
     SCOPED_TRACE("two groups of two");
@@ -174,7 +174,7 @@ TEST(ExpertDispatchTest, OverflowIsTheSameInEveryLayout) {
     SCOPED_TRACE(static_cast<int>(policy));
     const RunOptions options = {
         .model = {.dtype = DType::kF64,
-                  .activation_checkpointing = true,
+                  .replayed_blocks = kAllBlocks,
                   .moe = {.overflow = policy, .capacity_factor = 1.0}}};
     const RunResult one = RunOnRanks(spec, options, InOrder(spec, 1), batches);
     int64_t dropped = 0, moved = 0;
@@ -355,7 +355,7 @@ TEST(ExpertDispatchTest, AReplaySendsRowsBackOnlyWhereTheyAreRead) {
     const std::vector<Batch> batches = Batches(spec, {{9}, {7, 2}, {5, 3}, {}});
     RunOptions options;
     const RunResult kept = RunOnRanks(spec, options, InOrder(spec, 4), batches);
-    options.model.activation_checkpointing = true;
+    options.model.replayed_blocks = kAllBlocks;
     const RunResult again =
         RunOnRanks(spec, options, InOrder(spec, 4), batches);
     EXPECT_EQ(again.loss, kept.loss);

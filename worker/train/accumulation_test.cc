@@ -62,7 +62,7 @@ class AccumulationTest
     ModelOptions options;
     // A mean over each micro-batch would depend on what a micro-batch is.
     options.moe.aux_loss_coef = 0.0;
-    options.activation_checkpointing = true;
+    options.replayed_blocks = kAllBlocks;
     if (std::get<1>(GetParam())) {
       auto lora = PlanLora(spec(), testing::AdaptEverything());
       EXPECT_OK(lora);

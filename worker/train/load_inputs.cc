@@ -183,8 +183,7 @@ absl::Status LoadModel(const TrainerOptions& options, const Exec& exec,
   }
   // A GPU computes while a thread of the host waits for the exchanges.
   model_options.overlap_dispatch = exec.backend == Backend::kCuda;
-  model_options.activation_checkpointing =
-      options.model.activation_checkpointing;
+  model_options.replayed_blocks = options.model.replayed_blocks;
   model_options.pass_tokens =
       options.data.max_seq_len * options.training.micro_batch_size;
   model_options.nvtx = options.nvtx;

@@ -94,7 +94,7 @@ TEST_F(MeshTrainingTest, ReplayedBlocksTrainTheSame) {
   for (const Layout& layout : {Layout{}, Layout{4, 2, 1}}) {
     TrainerOptions options = OptionsOf(layout, kFull);
     const auto plain = Run(options);
-    options.model.activation_checkpointing = true;
+    options.model.replayed_blocks = kAllBlocks;
     const auto replayed = Run(options);
     ASSERT_OK(plain[0]->status);
     ASSERT_OK(replayed[0]->status);
@@ -237,7 +237,7 @@ TEST_F(MeshTrainingTest, NoArenaGrowsBehindTheFirstStep) {
                                   method == kFull ? ", full" : ", lora",
                                   replays ? ", replay" : ""));
         TrainerOptions options = OptionsOf(layout, method);
-        options.model.activation_checkpointing = replays;
+        options.model.replayed_blocks = replays ? kAllBlocks : 0;
         for (const auto& run : Run(options)) {
           ASSERT_OK(run->status);
           const MemoryUse& first = run->observer.steps.front().memory;

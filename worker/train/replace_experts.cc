@@ -112,9 +112,8 @@ absl::Status MoveLayer(const Exec& exec, const MeshCommunicators& communicators,
     for (size_t i = 0; i < count; ++i) {
       const State* own = found != states.end() ? &found->second[i] : nullptr;
       CADRE_ASSIGN_OR_RETURN(const Tensor rows, whole.Assemble(parameter, own));
-      tensors.push_back({.layer = layer,
-                         .rows = rows,
-                         .home_only = i < kMoments});
+      tensors.push_back(
+          {.layer = layer, .rows = rows, .home_only = i < kMoments});
     }
   }
   CADRE_RETURN_IF_ERROR(

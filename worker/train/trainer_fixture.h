@@ -162,7 +162,7 @@ class TrainerTest : public ::testing::Test {
     }
     auto mesh = Mesh::Create(options.mesh);
     EXPECT_OK(mesh);
-    model.activation_checkpointing = options.model.activation_checkpointing;
+    model.replayed_blocks = options.model.replayed_blocks;
     model.pass_tokens =
         options.data.max_seq_len * options.training.micro_batch_size;
     EXPECT_OK(

@@ -30,7 +30,7 @@ struct TrainModelOptions {
   // "bf16" or "fp32", of activations and weight matrices; "": bf16 on CUDA. The
   // CPU computes in fp32 whatever it says.
   std::string dtype;
-  bool activation_checkpointing = false;
+  int replayed_blocks = 0;  // as in ModelOptions
 };
 
 struct TrainDataOptions {
