@@ -173,8 +173,7 @@ absl::StatusOr<Layout> ChooseLayout(const LayoutRequest& request) {
                      smallest->mesh.fsdp_shard_group_size,
                      " and expert_parallel_size ",
                      smallest->mesh.expert_parallel_size, " (recompute ",
-                     RecomputePolicyName(smallest->recompute.policy), ") ",
-                     status.message()));
+                     smallest->recompute, ") ", status.message()));
   }
   Explain(request, fits, &*best);
   return *std::move(best);
