@@ -90,6 +90,7 @@ __device__ __forceinline__ int TakeLargest(float* values, int n, int lane) {
     }
   }
   if (at == INT_MAX) at = 0;  // NaN scores alone: stay inside the table
+  __syncwarp();               // all have read
   if (lane == 0) values[at] = Closed();
   __syncwarp();
   return at;
