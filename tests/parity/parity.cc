@@ -14,6 +14,7 @@
 #include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
 #include "plan/mesh.h"
+#include "plan/pass_memory.h"
 #include "tests/parity/mesh_run.h"
 #include "tests/parity/runs.h"
 #include "worker/device/device.h"
