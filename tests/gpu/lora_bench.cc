@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "plan/pass_memory.h"
 #include "worker/comm/local_communicator.h"
 #include "worker/comm/nccl_communicator.h"
 #include "worker/comm/rendezvous_store.h"
