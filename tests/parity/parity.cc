@@ -134,7 +134,7 @@ int main(int argc, char** argv) {
                  "Replay the first so many blocks in the backward pass");
   app.add_flag_callback(
       "--activation-checkpointing",
-      [&flags] { flags.replayed_blocks = kAllBlocks; },
+      [&flags] { flags.replayed_blocks = cadre::kAllBlocks; },
       "Replay each block in the backward pass");
   try {
     app.parse(argc, argv);
