@@ -105,7 +105,7 @@ TEST(ValidateJob, ExpertsMoveByDefaultWhereTheyCan) {
   EXPECT_EQ(ResolveJob(spec, "").moe().rebalance(), "off");
   spec.mutable_moe()->clear_placement();
   spec.mutable_resources()->set_backend("cuda");
-  EXPECT_EQ(ResolveJob(spec, "").moe().rebalance(), "off");
+  EXPECT_EQ(ResolveJob(spec, "").moe().rebalance(), "auto");
 }
 
 TEST(ValidateJob, RelativePathsStartAtTheBaseFolder) {
@@ -170,11 +170,6 @@ TEST(ValidateJob, EveryLimitNamesItsFieldAndNumbers) {
       {"training.beta1", "1", [](S s) { s->mutable_training()->set_beta1(1); }},
       {"moe.capacity_factor", "dropless",
        [](S s) { s->mutable_moe()->set_capacity_factor(1.5); }},
-      {"moe.overflow_policy", "not supported by this release",
-       [](S s) {
-         s->mutable_resources()->set_backend("cuda");
-         s->mutable_moe()->set_overflow_policy("remap");
-       }},
       {"moe.overflow_policy", "reject",
        [](S s) { s->mutable_moe()->set_overflow_policy("reject"); }},
       {"moe.placement", "random",
@@ -182,11 +177,6 @@ TEST(ValidateJob, EveryLimitNamesItsFieldAndNumbers) {
       {"moe.rebalance", "keeps in order",
        [](S s) {
          s->mutable_moe()->set_placement("contiguous");
-         s->mutable_moe()->set_rebalance("auto");
-       }},
-      {"moe.rebalance", "not supported by this release",
-       [](S s) {
-         s->mutable_resources()->set_backend("cuda");
          s->mutable_moe()->set_rebalance("auto");
        }},
       {"moe.rebalance_min_gain", "1.5 is outside 0 - 1",
@@ -204,10 +194,10 @@ TEST(ValidateJob, EveryLimitNamesItsFieldAndNumbers) {
          s->mutable_moe()->set_placement("greedy");
          s->mutable_parallelism()->set_expert_parallel_size(4);
        }},
-      {"moe.spare_slots_per_rank", "not supported by this release",
+      {"parallelism.replayed_blocks", "with activation_checkpointing: false",
        [](S s) {
-         s->mutable_resources()->set_backend("cuda");
-         s->mutable_moe()->set_spare_slots_per_rank(1);
+         s->mutable_parallelism()->set_activation_checkpointing(false);
+         s->mutable_parallelism()->set_replayed_blocks(2);
        }},
       {"parallelism", "expert_parallel_size is 3",
        [](S s) { s->mutable_parallelism()->set_expert_parallel_size(3); }},
