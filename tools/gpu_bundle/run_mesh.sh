@@ -1,13 +1,13 @@
 #!/bin/bash
 # run_mesh.sh [PART...]: jobs over two GPUs through a coordinator, two workers
 # and the command line. Parts: layouts (losses of every layout against one
-# GPU), failure (a worker is killed in mid-job and comes back), memory (a job
+# GPU), balance (experts that move in mid-job, capacities), failure (a worker is killed in mid-job and comes back), memory (a job
 # that does not fit, then one that does), large (examples/kimi_linear_48b.yaml
 # over two GPUs). Prints one JSON line per result; logs in ./mesh.
 set -uo pipefail
 # shellcheck source=tools/gpu_bundle/env.sh
 . "$(dirname "$0")/env.sh"
-parts=${*:-layouts failure memory large}
+parts=${*:-layouts balance failure memory large}
 mesh=$PWD/mesh
 rm -rf "$mesh"
 mkdir -p "$mesh"
@@ -90,6 +90,27 @@ if [[ " $parts " == *" layouts "* ]]; then
         [ $status = 0 ] || tail -n 5 "$mesh/$name.log"
       done
     done
+  done
+fi
+
+if [[ " $parts " == *" balance "* ]]; then
+  spread=("${small[@]}" --set resources.workers=2
+    --set parallelism.expert_parallel_size=2)
+  submit still lora.yaml "${spread[@]}" --set moe.rebalance=off
+  status=0
+  submit moving lora.yaml "${spread[@]}" --set moe.rebalance_every=10 \
+    --set moe.rebalance_min_gain=0 --set moe.spare_slots_per_rank=1 || status=$?
+  printf '{"balance":"moving","exit":%d,"moves":%d,"loss distance":"%s"}\n' \
+    $status "$(grep -c EXPERTS_REBALANCED "$mesh/moving.events")" \
+    "$(distance still moving)"
+  [ $status = 0 ] || tail -n 5 "$mesh/moving.log"
+  for policy in drop_by_weight drop_by_position remap; do
+    status=0
+    submit $policy lora.yaml "${spread[@]}" --set moe.overflow_policy=$policy \
+      --set moe.capacity_factor=1.0 || status=$?
+    printf '{"balance":"%s","exit":%d,"loss distance":"%s"}\n' \
+      $policy $status "$(distance still $policy)"
+    [ $status = 0 ] || tail -n 5 "$mesh/$policy.log"
   done
 fi
 
