@@ -65,8 +65,8 @@ submit() {
 }
 # distance A B: the largest relative distance of two runs' losses.
 distance() {
-  paste <(grep -E '^[0-9]' "$mesh/$1.loss") <(grep -E '^[0-9]' "$mesh/$2.loss") |
-    awk '{ d = ($4 - $2) / $2; if (d < 0) d = -d; if (d > most) most = d; ++n }
+  paste <(grep '^loss' "$mesh/$1.loss") <(grep '^loss' "$mesh/$2.loss") |
+    awk '{ d = ($6 - $3) / $3; if (d < 0) d = -d; if (d > most) most = d; ++n }
          END { printf "%.2e over %d steps", most, n }'
 }
 small=(--set training.epochs=2)
@@ -94,7 +94,8 @@ if [[ " $parts " == *" layouts "* ]]; then
 fi
 
 if [[ " $parts " == *" balance "* ]]; then
-  spread=("${small[@]}" --set resources.workers=2
+  # Long enough for orders to come, which travel with a Sync a second.
+  spread=(--set training.epochs=40 --set resources.workers=2
     --set parallelism.expert_parallel_size=2)
   submit still lora.yaml "${spread[@]}" --set moe.rebalance=off
   status=0
