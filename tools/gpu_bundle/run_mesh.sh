@@ -70,17 +70,19 @@ distance() {
          END { printf "%.2e over %d steps", most, n }'
 }
 small=(--set training.epochs=2)
+sed '/^  lora_/d; s/method: lora/method: full/' "$mesh/examples/lora.yaml" \
+  >"$mesh/examples/full.yaml"
 
 if [[ " $parts " == *" layouts "* ]]; then
   for dtype in fp32 bf16; do
     for method in lora full; do
-      options=("${small[@]}" --set "model.dtype=$dtype" --set "tuning.method=$method")
+      options=("${small[@]}" --set "model.dtype=$dtype")
       [ $method = full ] && options+=(--set training.learning_rate=1e-3)
       for layout in 1-1-1 2-1-1 2-2-1 2-1-2 2-2-2; do
         IFS=- read -r workers shards experts <<<"$layout"
         name=$dtype-$method-$layout status=0
         begin=$(date +%s%3N)
-        submit "$name" lora.yaml "${options[@]}" \
+        submit "$name" $method.yaml "${options[@]}" \
           --set resources.workers="$workers" \
           --set parallelism.fsdp_shard_group_size="$shards" \
           --set parallelism.expert_parallel_size="$experts" || status=$?
