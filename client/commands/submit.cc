@@ -108,8 +108,9 @@ std::string PlanText(const v1::Plan& plan) {
       plan.expert_data_parallel_size(), plan.expert_parallel_size(),
       plan.micro_batch_size(), plan.accumulation_steps(),
       plan.replayed_blocks() > 0
-          ? absl::StrCat(", the first ", plan.replayed_blocks(),
-                         " blocks replayed")
+          ? absl::StrCat(", ", plan.replayed_blocks(),
+                         plan.replayed_blocks() == 1 ? " block replayed"
+                                                     : " blocks replayed")
           : "");
   absl::StrAppend(&out, "  trained ",
                   FormatCount(static_cast<double>(plan.trainable_parameters())),
