@@ -187,9 +187,9 @@ class Control {
   absl::Status PutExperts(Store& store, const std::string& id,
                           state::v1::ExpertPlacementState state);
   void PublishExperts();
-  // Tells of a placement that was ordered.
   // result: applied or skipped.
   void CountRebalance(const char* result);
+  // Tells of a placement that was ordered.
   absl::Status NotePlan(Store& store, const std::string& id,
                         const ReplacementDecision& decision,
                         const std::string& why);

@@ -1,8 +1,9 @@
 #!/bin/bash
 # run_mesh.sh [PART...]: jobs over two GPUs through a coordinator, two workers
 # and the command line. Parts: layouts (losses of every layout against one
-# GPU), balance (experts that move in mid-job, capacities), failure (a worker is killed in mid-job and comes back), memory (a job
-# that does not fit, then one that does), large (examples/kimi_linear_48b.yaml
+# GPU), balance (experts that move in mid-job, capacities), failure (a worker is
+# killed in mid-job and comes back), memory (a job that does not fit, then one
+# that does), large (examples/kimi_linear_48b.yaml
 # over two GPUs). Prints one JSON line per result; logs in ./mesh.
 set -uo pipefail
 # shellcheck source=tools/gpu_bundle/env.sh

@@ -112,10 +112,10 @@ class BlockModel final : public Model {
   Tensor NewState(Arena* arena, const LayerContext& ctx) const {
     return ends_.NewState(arena, ctx.dtype, ctx.num_tokens);
   }
-  // Fills streams_ up to the input of the final norm.
   bool Replays(size_t block) const {
     return static_cast<int>(block) < options_.replayed_blocks;
   }
+  // Fills streams_ up to the input of the final norm.
   absl::Status RunBlocks(LayerContext* ctx, const ForwardCapture& capture);
   absl::Status Embed(const LayerContext& ctx, const Tensor& state);
   absl::Status Loss(const LayerContext& ctx, const Tensor& x,
