@@ -11,12 +11,13 @@ int64_t Streams(const ModelSpec& model) {
   return hyper == nullptr ? 1 : hyper->multiplicity;
 }
 
-// Linear attention with `heads` states of width `d`.
-void AddRecurrent(double heads, double d, const ActivationShape& shape,
-                  BlockActivations* out) {
-  out->mixer_kept += 10 * heads * d + 12 * heads;
+// Linear attention with `heads` states of width `d`, which keeps `kept` bytes
+// and brings back `replay`.
+void AddRecurrent(double heads, double d, double kept, double replay,
+                  const ActivationShape& shape, BlockActivations* out) {
+  out->mixer_kept += kept + 12 * heads;
   // Chunk states are made again inside the backward, head group by head group.
-  out->mixer_replay += 12 * heads * d;
+  out->mixer_replay += replay;
   out->mixer_live += 6 * heads * d + 10 * heads * d +
                      17 * d * std::min<double>(heads, shape.kda_head_group);
 }
@@ -26,11 +27,18 @@ struct AddMixer {
   BlockActivations* out;
 
   void operator()(const KdaSpec& kda) const {
-    AddRecurrent(kda.num_heads, kda.head_dim, shape, out);
+    const double width = static_cast<double>(kda.num_heads * kda.head_dim);
+    AddRecurrent(kda.num_heads, kda.head_dim, 10 * width, 12 * width, shape,
+                 out);
   }
   void operator()(const GdnSpec& gdn) const {
+    const auto keys = static_cast<double>(gdn.num_key_heads * gdn.key_head_dim);
+    const auto values =
+        static_cast<double>(gdn.num_value_heads * gdn.value_head_dim);
+    const double kept = 16 * keys + 12 * values;
     AddRecurrent(gdn.num_value_heads,
-                 std::max(gdn.value_head_dim, gdn.key_head_dim), shape, out);
+                 std::max(gdn.value_head_dim, gdn.key_head_dim), kept, kept,
+                 shape, out);
   }
   void operator()(const MlaSpec& mla) const {
     const double h = mla.num_heads;

@@ -9,7 +9,8 @@
 //
 //   part            kept                           live in the backward, more
 //   residual        2 D n (n streams)              4 D n
-//   KDA, GDN        2 D + 10 H d + 12 H            16 H d + 17 d x head group
+//   KDA             2 D + 10 H d + 12 H            16 H d + 17 d x head group
+//   GDN             2 D + 16 Hk dk + 12 H d + 12 H the same
 //   dense MLA       2 D + 2 H (2 qk + 2 v) + 2 c   as much again
 //   sparse MLA      2 D + H (2 c + 2 v + 4) + 2 c  7 c H + 4 c
 //                   + 2 q_lora + idx
