@@ -17,7 +17,9 @@ void Pass::Mixer(const KdaSpec& kda, bool backward) {
       Forward(part, D);
     }
     FakeScope scope(&scratch_);
-    for (int i = 0; i < 3; ++i) Take({T_, n * d});
+    // q, k and v behind the convolutions; in a replay also what the norm made.
+    for (int i = 0; i < 3; ++i) replay_ ? Save({T_, n * d}) : Take({T_, n * d});
+    if (replay_) Save({T_, n * d});
     Save({T_, d});
     Save({T_, n * d});
     Save({T_, n});
@@ -30,6 +32,7 @@ void Pass::Mixer(const KdaSpec& kda, bool backward) {
       Forward("self_attn.g_proj", D);
     } else {
       Save({T_, d});
+      if (replay_) Save({T_, n * d});
       Forward("self_attn.g_a_proj", D);
       Forward("self_attn.g_b_proj", d);
     }
@@ -37,7 +40,7 @@ void Pass::Mixer(const KdaSpec& kda, bool backward) {
     return;
   }
   FakeScope scope(&scratch_);
-  const int made_again = kda.full_rank_output_gate ? 1 : 2;
+  const int made_again = replay_ ? 0 : kda.full_rank_output_gate ? 1 : 2;
   for (int i = 0; i < made_again + 3; ++i) Take({T_, n * d});
   Backward("self_attn.o_proj", n * d);
   if (kda.full_rank_output_gate) {

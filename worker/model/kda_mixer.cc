@@ -92,9 +92,11 @@ absl::Status KdaMixer::Forward(const LayerContext& ctx, const Tensor& x,
     CADRE_RETURN_IF_ERROR(projections[part]->Forward(ctx, x, pre_[part]));
   }
   ArenaScope scope(ctx.scratch);
-  const Front front{.q = ctx.Scratch({T, n, d}),
-                    .k = ctx.Scratch({T, n, d}),
-                    .v = ctx.Scratch({T, n, d})};
+  made_ = {};
+  const auto cheap = [&ctx, T, n, d] {
+    return ctx.replay ? ctx.Saved({T, n, d}) : ctx.Scratch({T, n, d});
+  };
+  const Front front{.q = cheap(), .k = cheap(), .v = cheap()};
   CADRE_RETURN_IF_ERROR(RunFront(ctx, front));
 
   f_mid_ = ctx.Saved({T, f_a_.out()});
@@ -114,18 +116,19 @@ absl::Status KdaMixer::Forward(const LayerContext& ctx, const Tensor& x,
                                   KdaForwardWorkspaceBytes(ctx.exec, in))}));
   }
 
-  // Over q and k, which nothing reads any more.
-  Tensor gate = front.k;
-  const Tensor normed = front.q;
+  // Over q and k, where nothing reads them any more.
+  Tensor gate = ctx.replay ? ctx.Saved({T, n, d}) : front.k;
+  const Tensor normed = ctx.replay ? ctx.Saved({T, n, d}) : front.q;
   if (spec_.full_rank_output_gate) {
-    gate_ = ctx.Saved({T, n, d});
-    gate = gate_;
+    if (!ctx.replay) gate = ctx.Saved({T, n, d});
     CADRE_RETURN_IF_ERROR(g_b_.Forward(ctx, x, gate.Reshape({T, n * d})));
   } else {
     g_mid_ = ctx.Saved({T, g_a_.out()});
     CADRE_RETURN_IF_ERROR(g_a_.Forward(ctx, x, g_mid_));
     CADRE_RETURN_IF_ERROR(g_b_.Forward(ctx, g_mid_, gate.Reshape({T, n * d})));
   }
+  if (ctx.replay) made_ = {.front = front, .normed = normed};
+  gate_ = ctx.replay || spec_.full_rank_output_gate ? gate : Tensor();
   CADRE_RETURN_IF_ERROR(RunNorm(ctx, gate, normed));
   return o_.Forward(ctx, normed.Reshape({T, n * d}), y);
 }
@@ -135,14 +138,16 @@ absl::Status KdaMixer::Backward(const LayerContext& ctx, const Tensor& dy,
   PhaseScope phase(ctx.phases, Phase::kAttention);
   const int64_t T = ctx.num_tokens, n = spec_.num_heads, d = spec_.head_dim;
   ArenaScope scope(ctx.scratch);
-  const Tensor normed = ctx.Scratch({T, n, d});
-  Tensor gate = gate_;
-  if (!spec_.full_rank_output_gate) {
-    gate = ctx.Scratch({T, n, d});
-    CADRE_RETURN_IF_ERROR(
-        g_b_.ForwardAgain(ctx, g_mid_, gate.Reshape({T, n * d})));
+  Tensor gate = gate_, normed = made_.normed;
+  if (!normed.present()) {
+    normed = ctx.Scratch({T, n, d});
+    if (!gate.present()) {
+      gate = ctx.Scratch({T, n, d});
+      CADRE_RETURN_IF_ERROR(
+          g_b_.ForwardAgain(ctx, g_mid_, gate.Reshape({T, n * d})));
+    }
+    CADRE_RETURN_IF_ERROR(RunNorm(ctx, gate, normed));
   }
-  CADRE_RETURN_IF_ERROR(RunNorm(ctx, gate, normed));
   const Tensor d_normed = ctx.Scratch({T, n * d});
   const Tensor d_heads = ctx.Scratch({T, n, d});
   const Tensor d_gate = ctx.Scratch({T, n * d});
@@ -172,11 +177,14 @@ absl::Status KdaMixer::Backward(const LayerContext& ctx, const Tensor& dy,
   const auto flat = [](const Tensor& grad, int64_t size) {
     return grad.present() ? grad.Reshape({size}) : grad;
   };
-  // Where nothing is needed from until the convolutions' gradients.
-  const Front front{.q = normed,
-                    .k = d_normed.Reshape({T, n, d}),
-                    .v = d_gate.Reshape({T, n, d})};
-  CADRE_RETURN_IF_ERROR(RunFront(ctx, front));
+  Front front = made_.front;
+  if (!front.q.present()) {
+    // Where nothing is needed from until the convolutions' gradients.
+    front = {.q = normed,
+             .k = d_normed.Reshape({T, n, d}),
+             .v = d_gate.Reshape({T, n, d})};
+    CADRE_RETURN_IF_ERROR(RunFront(ctx, front));
+  }
   const KdaInputs in = RecurrenceInputs(ctx, front);
   CADRE_RETURN_IF_ERROR(
       KdaBackward(ctx.exec, {.in = in,

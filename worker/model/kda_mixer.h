@@ -49,8 +49,13 @@ class KdaMixer final : public Layer {
 
   // Of the last forward pass. What one cheap launch makes of these is made
   // again in the backward: behind the convolutions, behind the gated norm, and
-  // the output gate unless a product of full rank makes it.
+  // the output gate unless a product of full rank makes it. A replay, behind
+  // which the backward comes at once, keeps these too.
   Tensor x_, pre_[3], f_mid_, z_, beta_, o_heads_, g_mid_, gate_;
+  struct {
+    Front front;
+    Tensor normed;
+  } made_;
 };
 
 }  // namespace cadre
