@@ -60,7 +60,8 @@ SessionObserver::SessionObserver(Options options, SessionLink* link,
       link_(link),
       orders_(orders),
       metrics_(metrics),
-      clock_(clock) {}
+      clock_(clock),
+      loads_(options_.loads_every, options_.moe_layers, link) {}
 
 void SessionObserver::OnPreparing(absl::string_view stage, int64_t done,
                                   int64_t total) {
@@ -127,7 +128,7 @@ void SessionObserver::OnStep(const StepMetrics& step) {
     if (last || step.step % std::max<int64_t>(1, options_.log_every) == 0) {
       ReportScalars(step);
     }
-    AddLoads(step);
+    loads_.Add(step);
   }
   orders_->CarryOut();
 }
@@ -233,80 +234,6 @@ void SessionObserver::ReportScalars(const StepMetrics& step) {
   link_->AddReport(std::move(report));
 }
 
-void SessionObserver::AddLoads(const StepMetrics& step) {
-  if (step.expert_tokens.empty()) return;
-  if (loads_.empty()) {
-    loads_first_step_ = step.step;
-    for (const auto& layer : step.expert_tokens) {
-      loads_.emplace_back(layer.size(), 0);
-    }
-    for (const auto& layer : step.rank_tokens) {
-      rank_loads_.emplace_back(layer.size(), 0);
-    }
-    moe_layers_.assign(step.moe_layers.size(), {});
-  }
-  for (size_t l = 0; l < moe_layers_.size(); ++l) {
-    moe_layers_[l].dropped += step.moe_layers[l].dropped;
-    moe_layers_[l].remapped += step.moe_layers[l].remapped;
-    moe_layers_[l].padding_rows += step.moe_layers[l].padding_rows;
-  }
-  loads_last_step_ = step.step;
-  steps_left_ = step.total_steps - step.step;
-  expert_seconds_ += step.expert_seconds;
-  for (size_t l = 0; l < rank_loads_.size(); ++l) {
-    for (size_t r = 0; r < rank_loads_[l].size(); ++r) {
-      rank_loads_[l][r] += step.rank_tokens[l][r];
-    }
-  }
-  for (size_t l = 0; l < loads_.size(); ++l) {
-    for (size_t e = 0; e < loads_[l].size(); ++e) {
-      loads_[l][e] += step.expert_tokens[l][e];
-    }
-  }
-  if (loads_last_step_ - loads_first_step_ + 1 >= options_.loads_every ||
-      step.step == step.total_steps) {
-    FlushLoads();
-  }
-}
-
-void SessionObserver::FlushLoads() {
-  if (loads_.empty()) return;
-  Report report;
-  auto* loads = report.mutable_expert_loads();
-  loads->set_first_step(loads_first_step_);
-  loads->set_last_step(loads_last_step_);
-  for (size_t l = 0; l < loads_.size(); ++l) {
-    auto* layer = loads->add_layers();
-    layer->set_index(l < options_.moe_layers.size() ? options_.moe_layers[l]
-                                                    : static_cast<int>(l));
-    for (const int64_t tokens : loads_[l]) layer->add_tokens(tokens);
-    if (l < moe_layers_.size()) {
-      layer->set_dropped(moe_layers_[l].dropped);
-      layer->set_remapped(moe_layers_[l].remapped);
-      layer->set_padding_rows(moe_layers_[l].padding_rows);
-    }
-    if (l >= rank_loads_.size()) continue;
-    for (const int64_t tokens : rank_loads_[l]) {
-      layer->add_rank_tokens(tokens);
-    }
-  }
-  loads->set_steps_left(steps_left_);
-  if (placement_ != nullptr) {
-    loads->set_plan_epoch(placement_->plan_epoch);
-    loads->set_slots_per_rank(
-        static_cast<int32_t>(placement_->shape.slots_per_rank));
-    loads->set_expert_seconds(
-        expert_seconds_ /
-        static_cast<double>(loads_last_step_ - loads_first_step_ + 1));
-    loads->set_expert_bytes(expert_size_.bytes);
-    loads->set_expert_state_bytes(expert_size_.state_bytes);
-  }
-  link_->AddReport(std::move(report));
-  loads_.clear();
-  rank_loads_.clear();
-  expert_seconds_ = 0.0;
-}
-
 int64_t SessionObserver::ExpectedBytes(const MemoryUse& memory) const {
   if (options_.planned_bytes == 0 || memory.expected_activations == 0) return 0;
   return options_.planned_fixed_bytes + memory.expected_activations;
@@ -338,8 +265,8 @@ void SessionObserver::ReportMemory() {
 void SessionObserver::OnExpertsPlaced(
     const std::shared_ptr<const ExpertPlacement>& placement,
     bool from_checkpoint, const ExpertSize& size) {
-  placement_ = placement;
-  expert_size_ = size;
+  loads_.SetPlacement(placement);
+  loads_.SetExpertSize(size);
   link_->SetPlacement(placement);
   metrics_->SetPlanEpoch(placement->plan_epoch);
   // The coordinator knows the placement that it gave.
@@ -353,9 +280,7 @@ std::shared_ptr<const ExpertPlacement> SessionObserver::WantedPlacement() {
 }
 
 void SessionObserver::OnExpertsMoved(const ExpertsMoved& moved) {
-  // Steps before and after are not mixed.
-  FlushLoads();
-  placement_ = moved.placement;
+  loads_.SetPlacement(moved.placement);
   link_->SetPlacement(moved.placement);
   metrics_->ObserveRebalance(moved.placement->plan_epoch, moved.seconds);
   CADRE_LOG(INFO) << "expert placement " << moved.placement->plan_epoch

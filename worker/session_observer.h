@@ -15,6 +15,7 @@
 #include "cadre/v1/worker_service.pb.h"
 #include "worker/backend/backend.h"
 #include "worker/checkpoint_orders.h"
+#include "worker/expert_load_reports.h"
 #include "worker/failure.h"
 #include "worker/session_link.h"
 #include "worker/train/trainer.h"
@@ -62,7 +63,7 @@ class SessionObserver final : public TrainObserver, public CollectiveObserver {
                     double seconds) override;
 
   // Reports the expert loads not reported yet.
-  void FlushLoads();
+  void FlushLoads() { loads_.Flush(); }
   // Reports the memory of this rank unless that was the last that was told.
   void ReportMemory();
   // What is being done now, for the cause of an error.
@@ -77,7 +78,6 @@ class SessionObserver final : public TrainObserver, public CollectiveObserver {
   // Of the model, this rank's share.
   double FlopsOf(const StepMetrics& step) const;
   void UpdateProgress(const StepMetrics& step);
-  void AddLoads(const StepMetrics& step);
   void ReportPlacement(const ExpertsMoved& moved, bool with_layers);
 
   const Options options_;
@@ -91,17 +91,10 @@ class SessionObserver final : public TrainObserver, public CollectiveObserver {
   double step_seconds_ema_ = 0.0;
   double tokens_per_second_ema_ = 0.0;
   int64_t steps_seen_ = 0;
-  // Expert loads since the last report.
-  int64_t loads_first_step_ = 0, loads_last_step_ = 0;
-  std::vector<std::vector<int64_t>> loads_, rank_loads_;
-  std::vector<MoeLayerTotals> moe_layers_;
-  double expert_seconds_ = 0.0;
-  int64_t steps_left_ = 0;
+  ExpertLoadReports loads_;
   MemoryUse memory_;  // after the last step
   // As reported last.
   int64_t told_memory_bytes_ = -1, told_expected_bytes_ = -1;
-  std::shared_ptr<const ExpertPlacement> placement_;  // null: not spread
-  ExpertSize expert_size_;
 };
 
 }  // namespace cadre
