@@ -249,6 +249,17 @@ std::vector<Case> Cases() {
   cases.push_back({.name = "beta_one", .cu = One(777), .beta_mean = 6});
   cases.push_back({.name = "massive", .cu = One(777), .v_dev = 600});
   cases.push_back({.name = "stateless", .cu = ragged, .states = false});
+  // Documents in segments (kernels/linear_attention/segments.cuh).
+  const std::vector<int32_t> parted = {0, 3000, 3000, 3010, 4034, 8200};
+  cases.push_back(
+      {.name = "parted", .cu = parted, .heads = 6, .padding = 40, .shared = 2});
+  cases.push_back({.name = "parted_one_head", .cu = One(8193), .heads = 1});
+  cases.push_back({.name = "parted_very_slow",
+                   .cu = One(8000),
+                   .heads = 1,
+                   .z_mean = -7,
+                   .z_dev = 0.5});
+  cases.push_back({.name = "parted_stateless", .cu = parted, .states = false});
   return cases;
 }
 

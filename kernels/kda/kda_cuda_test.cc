@@ -255,6 +255,23 @@ std::vector<Case> Cases() {
   cases.push_back({.name = "beta_zero", .cu = One(777), .beta_mean = -6});
   cases.push_back({.name = "massive", .cu = One(777), .v_dev = 600});
   cases.push_back({.name = "stateless", .cu = ragged, .states = false});
+  // Documents in segments (kernels/linear_attention/segments.cuh).
+  const std::vector<int32_t> parted = {0, 3000, 3000, 3010, 4034, 8200};
+  cases.push_back({.name = "parted", .cu = parted, .heads = 3, .padding = 40});
+  cases.push_back({.name = "parted_one_head", .cu = One(8193), .heads = 1});
+  cases.push_back({.name = "parted_eight_heads", .cu = parted, .heads = 8});
+  cases.push_back({.name = "parted_very_slow",
+                   .cu = One(8000),
+                   .heads = 1,
+                   .z_mean = -7,
+                   .z_dev = 0.5});
+  cases.push_back({.name = "parted_extreme",
+                   .cu = parted,
+                   .heads = 1,
+                   .z_mean = 2,
+                   .z_dev = 4,
+                   .a_log = 2.7});
+  cases.push_back({.name = "parted_stateless", .cu = parted, .states = false});
   cases.push_back({.name = "many_heads", .cu = One(300), .heads = 40});
   return cases;
 }

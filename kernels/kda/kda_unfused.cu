@@ -69,6 +69,7 @@ absl::Status UnfusedKdaForward(const Exec& exec, const UnfusedKdaArgs& args,
   Problem p{};
   CADRE_RETURN_IF_ERROR(
       la::UseWorkspace(kOp, args.workspace, shape, p, nullptr));
+  la::KeepWhole(p, shape);
   take(la::LayOutWork(shape).bytes);
   uint16_t* conv[3];
   uint16_t* act[3];

@@ -45,6 +45,13 @@ struct Chunk {
   int unused;
 };
 
+// A run of chunks of a document that is walked through by one block.
+struct Segment {
+  int first, count;  // chunks; count < 0: there is no such segment
+  int doc;
+  int begin;  // first token
+};
+
 struct Problem {
   const uint16_t* q;  // bf16 [T,Hk,128]
   const uint16_t* k;
@@ -62,30 +69,47 @@ struct Problem {
   int heads, key_heads;  // value heads; divisible by key heads
   int first_head;        // this launch works on heads
   int num_heads;         // [first_head, first_head + num_heads)
-  int max_chunks;
+  int max_chunks, max_segments;
+  int segment_chunks;  // of a segment, at most
   bool bounded;
   float bound;  // base 2
 
   // Workspace. Tiles are indexed by chunk * num_heads + head - first_head.
-  Chunk* chunks;      // [max_chunks]
-  int* first_chunk;   // [docs + 1]
-  uint16_t* w;        // wide tiles, of -w
-  uint16_t* qg;       // wide tiles
-  uint16_t* kg;       // wide tiles
-  uint16_t* u;        // sliced tiles
-  uint16_t* aqk;      // square tiles
-  uint16_t* inverse;  // square tiles; backward only
-  float* decay;       // [128] each: exp(Gn)
+  Chunk* chunks;       // [max_chunks]
+  int* first_chunk;    // [docs + 1]
+  Segment* segments;   // [max_segments]
+  int* first_segment;  // [docs + 1]
+  uint16_t* w;         // wide tiles, of -w
+  uint16_t* qg;        // wide tiles
+  uint16_t* kg;        // wide tiles
+  uint16_t* u;         // sliced tiles
+  uint16_t* aqk;       // square tiles
+  uint16_t* inverse;   // square tiles; backward only
+  float* decay;        // [128] each: exp(Gn)
   // Backward only.
   uint16_t* dx;  // wide tiles
   uint16_t* s;   // state tiles: before the chunk
   uint16_t* ds;  // state tiles: gradient of the state after the chunk
+  // f32 [128,128] for each slot and head, where documents are parted: the state
+  // after a segment, and the gradient of the one before it, as long as nothing
+  // comes from its other side (segments.cuh), and the segment's transition.
+  float* ends;
+  float* d_ends;   // backward only
+  float* carry_t;  // transposed
+  float* carry;    // backward only
   // How far the kernels are that run side by side (progress.cuh).
   Progress progress;
 
   __device__ int key_head(int head) const { return head / (heads / key_heads); }
   __device__ int64_t tile(int chunk, int head) const {
     return static_cast<int64_t>(chunk) * num_heads + head - first_head;
+  }
+  // A document's last segment and the next one's first share a slot: the one
+  // needs what comes before it, the other what comes behind.
+  __device__ int64_t slot(int segment, int doc, int head) const {
+    return (static_cast<int64_t>(segment - doc) * num_heads + head -
+            first_head) *
+           kState;
   }
   __device__ int64_t row(int token, int head) const {
     return (static_cast<int64_t>(token) * heads + head) * kDim;
@@ -180,52 +204,6 @@ struct GateMath {
     return bounded ? Slope(x) * x : kLn2 * LogDecay(x);
   }
 };
-
-// Builds `chunks` and `first_chunk`. One block of 1024 threads.
-__device__ inline void BuildChunks(const Problem& p, int* sums) {
-  const int tid = threadIdx.x;
-  // Each thread counts a run of documents, then the runs are summed.
-  const int run = (p.docs + 1023) / 1024;
-  const int first = min(tid * run, p.docs);
-  const int last = min(first + run, p.docs);
-  int count = 0;
-  for (int d = first; d < last; ++d)
-    count += (p.cu_seqlens[d + 1] - p.cu_seqlens[d] + kChunk - 1) / kChunk;
-  sums[tid] = count;
-  __syncthreads();
-  for (int step = 1; step < 1024; step *= 2) {
-    const int add = tid >= step ? sums[tid - step] : 0;
-    __syncthreads();
-    sums[tid] += add;
-    __syncthreads();
-  }
-  int offset = sums[tid] - count;
-  for (int d = first; d < last; ++d) {
-    p.first_chunk[d] = offset;
-    offset += (p.cu_seqlens[d + 1] - p.cu_seqlens[d] + kChunk - 1) / kChunk;
-  }
-  if (tid == 1023) p.first_chunk[p.docs] = sums[1023];
-  __syncthreads();
-  const int total = sums[1023];
-  for (int c = tid; c < p.max_chunks; c += 1024) {
-    if (c >= total) {
-      p.chunks[c] = Chunk{0, 0, 0, 0};
-      continue;
-    }
-    int low = 0, high = p.docs;  // first_chunk[low] <= c < first_chunk[high]
-    while (high - low > 1) {
-      const int mid = (low + high) / 2;
-      if (p.first_chunk[mid] <= c) {
-        low = mid;
-      } else {
-        high = mid;
-      }
-    }
-    const int begin = p.cu_seqlens[low] + (c - p.first_chunk[low]) * kChunk;
-    p.chunks[c] =
-        Chunk{begin, min(kChunk, p.cu_seqlens[low + 1] - begin), low, 0};
-  }
-}
 
 }  // namespace cadre::linear_attention
 

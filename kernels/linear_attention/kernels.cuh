@@ -13,6 +13,8 @@
 #include "kernels/linear_attention/prepare.cuh"
 #include "kernels/linear_attention/prepare_turns.cuh"
 #include "kernels/linear_attention/scan.cuh"
+#include "kernels/linear_attention/segments.cuh"
+#include "kernels/linear_attention/tables.cuh"
 
 namespace cadre::linear_attention {
 
@@ -31,15 +33,15 @@ struct Padding {
 
 // Block 0 builds the tables, the others zero padding rows and the `words` that
 // progress is counted on.
-static __global__ void __launch_bounds__(1024)
+static __global__ void __launch_bounds__(kTableThreads)
     TablesKernel(Problem p, Padding padding, int* words, int64_t num_words) {
-  __shared__ int sums[1024];
+  __shared__ int sums[kTableThreads];
   if (blockIdx.x == 0) {
-    BuildChunks(p, sums);
+    BuildTables(p, sums);
     return;
   }
-  const int64_t first = (blockIdx.x - 1) * 1024 + threadIdx.x;
-  const int64_t step = (gridDim.x - 1) * 1024;
+  const int64_t first = (blockIdx.x - 1) * kTableThreads + threadIdx.x;
+  const int64_t step = (gridDim.x - 1) * kTableThreads;
   for (int64_t at = first; at < num_words; at += step) words[at] = 0;
   const int end = p.cu_seqlens[p.docs];
   for (int i = 0; i < padding.count; ++i) {
@@ -115,6 +117,19 @@ static __global__ void __launch_bounds__(kScanThreads, 1)
   RunScan<Scan::kOutput>(p, out, *reinterpret_cast<ScanSmem*>(smem),
                          blockIdx.x);
   if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) AwaitKernelBefore();
+}
+
+// Where segments end; twice the blocks forward, three times backward.
+static __global__ void __launch_bounds__(kScanThreads, 1)
+    WalkSegmentsKernel(__grid_constant__ const Problem p) {
+  extern __shared__ __align__(1024) uint8_t smem[];
+  WalkSegment(p, *reinterpret_cast<ScanSmem*>(smem));
+}
+
+static __global__ void __launch_bounds__(kJoinThreads)
+    JoinSegmentsKernel(__grid_constant__ const Problem p) {
+  __shared__ float4 state[kDim][2];
+  JoinSegments(p, state);
 }
 
 // Two halves: states, and gradients of states.

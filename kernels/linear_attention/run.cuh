@@ -5,10 +5,12 @@
 // Host side; private to kernels/{kda,gdn}.
 //
 // Forward, for each group of heads: prepare, and beside it scan (progress.cuh).
-// Backward: prepare, both scans in one grid, finish. One launch before all
-// groups builds the table of chunks and zeroes padding rows.
+// Backward: prepare, both scans in one grid, finish. Where documents are parted
+// (segments.cuh), two launches before the scans find what each segment starts
+// from. One launch before all groups builds the tables and zeroes padding rows.
 
 #include <algorithm>
+#include <limits>
 #include <type_traits>
 
 #include "absl/status/status.h"
@@ -22,6 +24,12 @@
 #include "kernels/linear_attention/workspace.h"
 
 namespace cadre::linear_attention {
+
+// Each document is one segment, whatever the workspace has room for.
+inline void KeepWhole(Problem& p, const WorkShape& shape) {
+  p.segment_chunks = std::numeric_limits<int>::max();
+  p.max_segments = static_cast<int>(shape.docs);
+}
 
 // Whether `workspace` will do for `shape`, and p's pointers into it.
 inline absl::Status UseWorkspace(absl::string_view op, const Tensor& workspace,
@@ -57,6 +65,12 @@ inline absl::Status UseWorkspace(absl::string_view op, const Tensor& workspace,
   place(p.s, at.s);
   place(p.ds, at.ds);
   const int64_t tiles = MaxChunks(shape) * HeadGroup(shape);
+  place(p.segments, at.segments);
+  place(p.first_segment, at.first_segment);
+  place(p.ends, at.ends);
+  place(p.d_ends, at.d_ends);
+  place(p.carry_t, at.carry_t);
+  place(p.carry, at.carry);
   place(p.progress.prepared, at.progress);
   p.progress.ticket = p.progress.prepared + tiles;
   if (finish != nullptr) {
@@ -66,6 +80,11 @@ inline absl::Status UseWorkspace(absl::string_view op, const Tensor& workspace,
     place(finish->part_dk, at.part_dk);
   }
   p.max_chunks = static_cast<int>(MaxChunks(shape));
+  KeepWhole(p, shape);
+  if (const Segments segments = PlanSegments(shape); segments.chunks > 0) {
+    p.segment_chunks = static_cast<int>(segments.chunks);
+    p.max_segments = static_cast<int>(segments.max);
+  }
   return absl::OkStatus();
 }
 
@@ -109,8 +128,29 @@ absl::Status LaunchBeside(absl::string_view op, const Exec& exec,
 inline absl::Status RunTables(absl::string_view op, const Exec& exec,
                               const Problem& p, const WorkShape& shape,
                               const Padding& padding) {
-  return Launch(op, exec, {.grid = 33, .block = 1024}, TablesKernel, p, padding,
-                p.progress.prepared, ProgressWords(shape));
+  return Launch(op, exec, {.grid = 33, .block = kTableThreads}, TablesKernel, p,
+                padding, p.progress.prepared, ProgressWords(shape));
+}
+
+// What each segment starts from, where documents are parted.
+inline absl::Status RunSegments(absl::string_view op, const Exec& exec,
+                                const Problem& p, bool backward) {
+  if (p.ends == nullptr) return absl::OkStatus();
+  const auto blocks = [](int64_t count) {
+    return static_cast<unsigned>(count);
+  };
+  CADRE_RETURN_IF_ERROR(
+      Launch(op, exec,
+             {.grid = blocks(int64_t{backward ? 3 : 2} * p.max_segments *
+                             p.num_heads * kScanBlocks),
+              .block = kScanThreads,
+              .shared_bytes = sizeof(ScanSmem)},
+             WalkSegmentsKernel, p));
+  return Launch(op, exec,
+                {.grid = blocks(int64_t{backward ? 2 : 1} * p.docs *
+                                p.num_heads * kJoinBlocks),
+                 .block = kJoinThreads},
+                JoinSegmentsKernel, p);
 }
 
 // All chunks of the group's heads, for the backward.
@@ -124,14 +164,19 @@ absl::Status PrepareBackward(absl::string_view op, const Exec& exec,
                 PrepareKernel<kHeadGate, true>, p);
 }
 
-// All chunks of the group's heads, and the scan beside it.
+// All chunks of the group's heads, and the scan beside it, or behind it where
+// documents are parted.
 template <bool kHeadGate>
 absl::Status PrepareAndScan(absl::string_view op, const Exec& exec, Problem& p,
                             const ScanOutput& out) {
   const int device = Multiprocessors();
-  const int64_t scan_blocks = int64_t{p.docs} * p.num_heads * kScanBlocks;
-  const Overlap overlap = PlanOverlap(
-      scan_blocks, device, kHeadGate ? kHeadPrepareTileCost : kPrepareTileCost);
+  const int64_t scan_blocks =
+      int64_t{p.max_segments} * p.num_heads * kScanBlocks;
+  const bool parted = p.ends != nullptr;
+  const Overlap overlap =
+      parted ? Overlap{0, 1.0f}
+             : PlanOverlap(scan_blocks, device,
+                           kHeadGate ? kHeadPrepareTileCost : kPrepareTileCost);
   p.progress.leaving = overlap.leaving;
   p.progress.leave_share = overlap.leave_share;
   const int64_t tiles = int64_t{p.max_chunks} * p.num_heads;
@@ -142,11 +187,12 @@ absl::Status PrepareAndScan(absl::string_view op, const Exec& exec, Problem& p,
               .block = Shape<kHeadGate>::kPrepare,
               .shared_bytes = sizeof(typename Shape<kHeadGate>::Prepare)},
              PrepareKernel<kHeadGate, false>, p));
-  return LaunchBeside(op, exec,
-                      {.grid = static_cast<unsigned>(scan_blocks),
-                       .block = kScanThreads,
-                       .shared_bytes = sizeof(ScanSmem)},
-                      ForwardScanKernel, p, out);
+  const LaunchShape scan{.grid = static_cast<unsigned>(scan_blocks),
+                         .block = kScanThreads,
+                         .shared_bytes = sizeof(ScanSmem)};
+  if (!parted) return LaunchBeside(op, exec, scan, ForwardScanKernel, p, out);
+  CADRE_RETURN_IF_ERROR(RunSegments(op, exec, p, false));
+  return Launch(op, exec, scan, ForwardScanKernel, p, out);
 }
 
 // With a decay of the head, a block works through the value heads of a key
@@ -214,9 +260,10 @@ absl::Status RunBackward(absl::string_view op, const Exec& exec, Problem p,
   CADRE_RETURN_IF_ERROR(RunTables(op, exec, p, shape, padding));
   return ForGroups(shape, p, [&]() -> absl::Status {
     CADRE_RETURN_IF_ERROR(PrepareBackward<kHeadGate>(op, exec, p));
+    CADRE_RETURN_IF_ERROR(RunSegments(op, exec, p, true));
     CADRE_RETURN_IF_ERROR(
         Launch(op, exec,
-               {.grid = 2 * p.docs * p.num_heads * kScanBlocks,
+               {.grid = 2 * p.max_segments * p.num_heads * kScanBlocks,
                 .block = kScanThreads,
                 .shared_bytes = sizeof(ScanSmem)},
                BackwardScanKernel, p, scan));

@@ -1,8 +1,9 @@
 #ifndef CADRE_KERNELS_LINEAR_ATTENTION_SCAN_CUH_
 #define CADRE_KERNELS_LINEAR_ATTENTION_SCAN_CUH_
 
-// The serial part: the state walks through a document's chunks, forwards, or
-// its gradient backwards. Private to kernels/{kda,gdn}.
+// The serial part: the state walks through a document's chunks, or through
+// those of one of its segments (segments.cuh), forwards, or its gradient
+// backwards. Private to kernels/{kda,gdn}.
 //
 // A block is one warpgroup and owns 64 value columns of the state, transposed
 // and in f32, in accumulators [64 of V, 128 of K]; each of its warps has 16
@@ -13,43 +14,11 @@
 // and backwards, dS the gradient of the state leaving the chunk:
 //   dX^T = dO^T Aqk + dS^T kg^T
 //   dS^T <- dS^T exp(Gn) + dO^T qg + dX^T (-w)
-// A fifth warp only moves tiles, kStages chunks ahead.
+// A fifth warp only moves tiles.
 
-#include "kernels/linear_attention/chunk.cuh"
+#include "kernels/linear_attention/scan_load.cuh"
 
 namespace cadre::linear_attention {
-
-constexpr int kStages = 3;
-constexpr int kScanWarps = 4;
-constexpr int kScanThreads = 32 * kScanWarps + 32;
-constexpr int kScanColumns = 64;
-struct ScanStage {  // a multiple of 1024 bytes
-  uint16_t w[kTile];
-  uint16_t qg[kTile];
-  uint16_t kg[kTile];
-  uint16_t aqk[kSquare];
-  uint16_t values[kSquare];  // 64 columns of u or dO, as half a wide tile
-};
-
-struct ScanSmem {
-  ScanStage stage[kStages];
-  float decay[kStages][kDim];
-  uint16_t out[kScanWarps][kDim * kSub];
-  uint64_t full[kStages];
-  uint64_t empty[kStages];
-};
-
-enum class Scan {
-  kOutput,   // forward: writes o and the final state
-  kStates,   // forward half of the backward: writes X, S
-  kReverse,  // reverse half: writes dX, dS and the initial state's gradient
-};
-
-struct ScanOutput {
-  uint16_t* o;             // kOutput, bf16 [T,H,128]
-  float* final_state;      // kOutput; or null
-  float* d_initial_state;  // kReverse; or null
-};
 
 // Accumulators [16,16] as the A operand they are.
 __device__ __forceinline__ void ToOperand(uint32_t (&a)[4],
@@ -59,61 +28,6 @@ __device__ __forceinline__ void ToOperand(uint32_t (&a)[4],
   a[1] = Pack(low[2], low[3]);
   a[2] = Pack(high[0], high[1]);
   a[3] = Pack(high[2], high[3]);
-}
-
-// What the loading warp does.
-template <Scan kScan>
-__device__ __forceinline__ void LoadChunks(const Problem& p, ScanSmem& smem,
-                                           int head, int column, int first,
-                                           int count, int begin, int end) {
-  const int lane = threadIdx.x & 31;
-  for (int n = 0; n < count; ++n) {
-    const int chunk_index =
-        kScan == Scan::kReverse ? first + count - 1 - n : first + n;
-    const int slot = n % kStages;
-    ScanStage& stage = smem.stage[slot];
-    uint64_t* full = &smem.full[slot];
-    const int64_t tile = p.tile(chunk_index, head);
-    if constexpr (kScan == Scan::kOutput) {
-      if (lane == 0) Await(p.progress.prepared + tile, p.progress.turn);
-      // The others must not spin on the barrier below meanwhile: that can keep
-      // the one that is waited for from ever going on.
-      __syncwarp();
-    }
-    if (n >= kStages) BarrierWait(&smem.empty[slot], (n / kStages - 1) & 1);
-    constexpr bool kScores = kScan != Scan::kStates;
-    constexpr uint32_t kBytes =
-        2 * (2 * kTile + (kScores ? kTile + kSquare : 0)) + 4 * kDim;
-    if constexpr (kScan == Scan::kReverse) {
-      if (lane == 0) BarrierExpect(full, kBytes);
-      const int chunk_begin = begin + (chunk_index - first) * kChunk;
-      const int length = min(kChunk, end - chunk_begin);
-      const uint16_t* from = p.d_o + p.row(chunk_begin, head) + column;
-#pragma unroll 4
-      for (int i = 0; i < 16; ++i) {
-        const int row = i * 4 + (lane >> 3), col = (lane & 7) * 8;
-        const bool valid = row < length;
-        CopyAsync16(&stage.values[Square(row, col)],
-                    from + (valid ? row : 0) * p.pitch() + col, valid);
-      }
-      BarrierArriveAfterCopies(full);
-    } else {
-      if (lane == 0) {
-        BarrierExpect(full, kBytes + kSquare * 2);
-        BulkCopy(stage.values, p.u + tile * kTile + column * kChunk,
-                 kSquare * 2, full);
-      }
-    }
-    if (lane == 0) {
-      BulkCopy(stage.w, p.w + tile * kTile, kTile * 2, full);
-      BulkCopy(stage.kg, p.kg + tile * kTile, kTile * 2, full);
-      BulkCopy(smem.decay[slot], p.decay + tile * kDim, kDim * 4, full);
-      if constexpr (kScores) {
-        BulkCopy(stage.qg, p.qg + tile * kTile, kTile * 2, full);
-        BulkCopy(stage.aqk, p.aqk + tile * kSquare, kSquare * 2, full);
-      }
-    }
-  }
 }
 
 // 16 value columns, transposed from accumulators [16,64] rounded, into
@@ -166,51 +80,103 @@ __device__ __forceinline__ void WriteState(const uint32_t (&s)[8][4],
   __syncwarp();
 }
 
-// blockIdx.x: column block fastest, then head, then document.
+// Where the state that a scan starts from lies; null: at zero.
+template <Scan kScan>
+__device__ __forceinline__ const float* ScanStart(const Problem& p, int head,
+                                                  int index,
+                                                  const Segment& segment) {
+  const int doc = segment.doc;
+  const int64_t state = (static_cast<int64_t>(doc) * p.heads + head) * kState;
+  if constexpr (kBackwards<kScan>) {
+    if (index + 1 == p.first_segment[doc + 1])
+      return p.d_final_state == nullptr ? nullptr : p.d_final_state + state;
+    return kScan == Scan::kReverse ? p.d_ends + p.slot(index + 1, doc, head)
+                                   : nullptr;
+  } else {
+    if (index == p.first_segment[doc])
+      return p.initial_state == nullptr ? nullptr : p.initial_state + state;
+    return kScan == Scan::kEnd ? nullptr
+                               : p.ends + p.slot(index - 1, doc, head);
+  }
+}
+// Where it goes when the scan has ended; null: nowhere.
+template <Scan kScan>
+__device__ __forceinline__ float* ScanEnd(const Problem& p,
+                                          const ScanOutput& out, int head,
+                                          int index, const Segment& segment) {
+  const int doc = segment.doc;
+  const int64_t state = (static_cast<int64_t>(doc) * p.heads + head) * kState;
+  const int64_t slot = p.slot(index, doc, head);
+  if constexpr (kScan == Scan::kOutput) {
+    const bool last = index + 1 == p.first_segment[doc + 1];
+    return last && out.final_state != nullptr ? out.final_state + state
+                                              : nullptr;
+  } else if constexpr (kScan == Scan::kReverse) {
+    const bool first = index == p.first_segment[doc];
+    return first && out.d_initial_state != nullptr ? out.d_initial_state + state
+                                                   : nullptr;
+  } else if constexpr (kScan == Scan::kReverseEnd) {
+    return p.d_ends + slot;
+  } else if constexpr (kScan == Scan::kCarry) {
+    return p.carry == nullptr ? nullptr : p.carry + slot;
+  } else {
+    return kScan == Scan::kEnd ? p.ends + slot : nullptr;
+  }
+}
+
+// `block`: column block fastest, then head, then segment.
 template <Scan kScan>
 __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
                                         ScanSmem& smem, int block) {
   constexpr int kBlocks = kDim / kScanColumns;
+  constexpr bool kBack = kBackwards<kScan>;
   const int lane = threadIdx.x & 31, warp = WarpIndex();
   const int group = lane >> 2, quad = lane & 3;
   const int column = (block % kBlocks) * kScanColumns;
   const int head = p.first_head + block / kBlocks % p.num_heads;
-  const int doc = block / kBlocks / p.num_heads;
-  const int first = p.first_chunk[doc];
-  const int count = p.first_chunk[doc + 1] - first;
-  const int begin = p.cu_seqlens[doc], end = p.cu_seqlens[doc + 1];
+  const int index = block / kBlocks / p.num_heads;
+  const Segment segment = p.segments[index];
+  const int count = segment.count;
+  if (count < 0) return;
   const int value = column + warp * 16;
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      BarrierInit(&smem.full[i], kScan == Scan::kReverse ? 33 : 1);
+      BarrierInit(&smem.full[i], kBack ? 33 : 1);
       BarrierInit(&smem.empty[i], 32 * kScanWarps);
     }
     BarrierInitFence();
   }
   __syncthreads();
   if (warp == kScanWarps) {
-    LoadChunks<kScan>(p, smem, head, column, first, count, begin, end);
+    LoadChunks<kScan>(p, smem, head, column, segment);
     return;
   }
 
   float s[16][4];
-  const int64_t state = (static_cast<int64_t>(doc) * p.heads + head) * kState;
-  const float* start =
-      kScan == Scan::kReverse ? p.d_final_state : p.initial_state;
+  // Calls visit(element, offset in a state [K,V]) for the thread's elements.
+  const auto for_state = [&](auto&& visit) {
 #pragma unroll
-  for (int n = 0; n < 16; ++n) {
+    for (int n = 0; n < 16; ++n) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int key = 8 * n + 2 * quad + (i & 1);
-      const int v = value + group + 8 * (i >> 1);
-      s[n][i] = start != nullptr ? start[state + key * kDim + v] : 0.0f;
+      for (int i = 0; i < 4; ++i) {
+        const int key = 8 * n + 2 * quad + (i & 1);
+        visit(s[n][i], key, value + group + 8 * (i >> 1));
+      }
     }
+  };
+  if constexpr (kScan == Scan::kCarry) {
+    for_state([](float& x, int key, int v) { x = key == v ? 1.0f : 0.0f; });
+  } else {
+    const float* start = ScanStart<kScan>(p, head, index, segment);
+    for_state([start](float& x, int key, int v) {
+      x = start != nullptr ? start[key * kDim + v] : 0.0f;
+    });
   }
 
   uint32_t done[4][4] = {};  // kOutput: o of the chunk before, until written
   auto write_o = [&](int n) {
-    const int chunk_begin = begin + n * kChunk;
-    const int length = min(kChunk, end - chunk_begin);
+    const int chunk_begin = segment.begin + n * kChunk;
+    const int length = min(kChunk, p.cu_seqlens[segment.doc + 1] - chunk_begin);
     uint16_t* to = out.o + p.row(chunk_begin, head) + value;
     const int64_t pitch = static_cast<int64_t>(p.heads) * kDim;
     WriteColumns(done, smem.out[warp], [&](int row, int half, uint4 piece) {
@@ -223,11 +189,9 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
   auto release = [&](int slot) { BarrierArrive(&smem.empty[slot]); };
 
   for (int n = 0; n < count; ++n) {
-    const int chunk_index =
-        kScan == Scan::kReverse ? first + count - 1 - n : first + n;
     const int slot = n % kStages;
     const ScanStage& stage = smem.stage[slot];
-    const int64_t tile = p.tile(chunk_index, head);
+    const int64_t tile = p.tile(ChunkAt<kScan>(segment, n), head);
     uint32_t a[8][4];
 #pragma unroll
     for (int t = 0; t < 8; ++t) ToOperand(a[t], s[2 * t], s[2 * t + 1]);
@@ -244,8 +208,8 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
     }
     Pin(s);
     float x[8][4], o[8][4];
-    uint32_t d_o[4][4];  // kReverse: dO^T as A operands
-    if constexpr (kScan == Scan::kReverse) {
+    uint32_t d_o[4][4];  // backwards: dO^T as A operands
+    if constexpr (kBack) {
 #pragma unroll
       for (int t = 0; t < 4; ++t) {
         LoadMatrix4Trans(d_o[t],
@@ -260,8 +224,8 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
     } else {
       WgmmaFence();
     }
-    const uint16_t* in = kScan == Scan::kReverse ? stage.kg : stage.w;
-    const uint16_t* back = kScan == Scan::kReverse ? stage.w : stage.kg;
+    const uint16_t* in = kBack ? stage.kg : stage.w;
+    const uint16_t* back = kBack ? stage.w : stage.kg;
     auto half_step = [](const uint16_t* tile, int k) {
       return RowsOfN(tile + (k >> 2) * (kChunk * 64) + (k & 3) * 16);
     };
@@ -270,7 +234,7 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
     };
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      if (k == 0 && kScan != Scan::kReverse) {
+      if (k == 0 && !kBack) {
         GroupMma<false, false>(x, a[k], half_step(in, k));
       } else {
         GroupMma<false>(x, a[k], half_step(in, k));
@@ -288,19 +252,20 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
       WgmmaCommit();
       if (n > 0) write_o(n - 1);
     }
-    if constexpr (kScan == Scan::kReverse) {
+    if constexpr (kBack) {
       WgmmaFence();
 #pragma unroll
       for (int k = 0; k < 4; ++k)
         GroupMma<true>(s, d_o[k], row_step(stage.qg, k));
       WgmmaCommit();
-      WriteState(a, smem.out[warp], p.ds + tile * kState, value);
-    } else if constexpr (kScan == Scan::kStates) {
-      WriteState(a, smem.out[warp], p.s + tile * kState, value);
     }
-    WgmmaWait<kScan == Scan::kStates ? 0 : 1>();
+    if constexpr (kWritesTiles<kScan>) {
+      WriteState(a, smem.out[warp], (kBack ? p.ds : p.s) + tile * kState,
+                 value);
+    }
+    WgmmaWait<kScan == Scan::kOutput || kBack ? 1 : 0>();
     Pin(x);
-    if constexpr (kScan != Scan::kReverse) {
+    if constexpr (!kBack && kScan != Scan::kCarry) {
 #pragma unroll
       for (int t = 0; t < 4; ++t) {
         // Tiles of u [row, v], transposed: (v 0, row 0) (8, 0) (0, 8) (8, 8).
@@ -336,10 +301,12 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
 #pragma unroll
       for (int t = 0; t < 4; ++t) ToOperand(done[t], o[2 * t], o[2 * t + 1]);
     } else {
-      uint16_t* to = (kScan == Scan::kReverse ? p.dx : p.u) + tile * kTile;
-      WriteColumns(xa, smem.out[warp], [&](int row, int half, uint4 piece) {
-        *reinterpret_cast<uint4*>(to + Wide(row, value + half * 8)) = piece;
-      });
+      if constexpr (kWritesTiles<kScan>) {
+        uint16_t* to = (kBack ? p.dx : p.u) + tile * kTile;
+        WriteColumns(xa, smem.out[warp], [&](int row, int half, uint4 piece) {
+          *reinterpret_cast<uint4*>(to + Wide(row, value + half * 8)) = piece;
+        });
+      }
       WgmmaWait<0>();
       Pin(s);
       release(slot);
@@ -350,17 +317,15 @@ __device__ __forceinline__ void RunScan(const Problem& p, const ScanOutput& out,
       write_o(count - 1);
     }
   }
-  float* last = kScan == Scan::kReverse ? out.d_initial_state : out.final_state;
-  if (kScan != Scan::kStates && last != nullptr) {
-#pragma unroll
-    for (int n = 0; n < 16; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int key = 8 * n + 2 * quad + (i & 1);
-        const int v = value + group + 8 * (i >> 1);
-        last[state + key * kDim + v] = s[n][i];
-      }
-    }
+  float* end = ScanEnd<kScan>(p, out, head, index, segment);
+  if (end != nullptr) {
+    for_state([end](float x, int key, int v) { end[key * kDim + v] = x; });
+  }
+  if constexpr (kScan == Scan::kCarry) {
+    float* transposed = p.carry_t + p.slot(index, segment.doc, head);
+    for_state([transposed](float x, int key, int v) {
+      transposed[v * kDim + key] = x;
+    });
   }
 }
 

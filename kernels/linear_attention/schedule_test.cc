@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
 #include "kernels/linear_attention/workspace.h"
 
 namespace cadre::linear_attention {
@@ -40,6 +44,67 @@ TEST(PlanOverlap, ADeviceOfOneMultiprocessorPreparesFirst) {
   const Overlap plan = PlanOverlap(64, 1, kPrepareTileCost);
   EXPECT_EQ(plan.leaving, 0);
   EXPECT_EQ(plan.leave_share, 1);
+}
+
+WorkShape Shape(int64_t tokens, int64_t heads, int64_t docs) {
+  return {tokens, heads, heads, docs, true};
+}
+
+TEST(Segments, LongDocumentsOfFewHeadsFillTheDevice) {
+  for (const int64_t heads : {1, 2, 3, 4, 8}) {
+    const WorkShape shape = Shape(131072, heads, 1);
+    const Segments plan = PlanSegments(shape);
+    const int64_t parts = (131072 / 64 + plan.chunks - 1) / plan.chunks;
+    EXPECT_LE(parts * heads * 2, kSegmentBlocks) << heads;
+    EXPECT_GE(parts * heads * 2, kSegmentBlocks * 3 / 4) << heads;
+    EXPECT_LE(parts, plan.max);
+    EXPECT_LT(parts, plan.slots);
+  }
+}
+
+TEST(Segments, ManyHeadsAndShortDocumentsStayWhole) {
+  EXPECT_EQ(PlanSegments(Shape(131072, kFewHeads + 1, 1)).chunks, 0);
+  EXPECT_EQ(PlanSegments(Shape(1000, 1, 1)).chunks, 0);
+  EXPECT_EQ(PlanSegments(Shape(1000, 1, 5)).max, 5);
+  EXPECT_EQ(PlanSegments(Shape(1000, 0, 5)).max, 5);
+}
+
+// As the device counts them (tables.cuh): slot = segment - document.
+TEST(Segments, WhateverTheDocumentsAllHaveRoom) {
+  for (const std::vector<int64_t>& lengths :
+       std::vector<std::vector<int64_t>>{{131072},
+                                         {65536, 65536},
+                                         {1, 100000, 1, 31069},
+                                         {0, 0, 131072, 0},
+                                         std::vector<int64_t>(64, 2048),
+                                         std::vector<int64_t>(5000, 26)}) {
+    int64_t tokens = 0, segments = 0;
+    for (const int64_t length : lengths) tokens += length;
+    const int64_t docs = static_cast<int64_t>(lengths.size());
+    for (const int64_t heads : {1, 3, 8}) {
+      const Segments plan = PlanSegments(Shape(tokens, heads, docs));
+      ASSERT_GT(plan.chunks, 0);
+      segments = 0;
+      for (const int64_t length : lengths) {
+        const int64_t chunks = (length + 63) / 64;
+        segments +=
+            std::max<int64_t>(1, (chunks + plan.chunks - 1) / plan.chunks);
+      }
+      EXPECT_LE(segments, plan.max);
+      EXPECT_LT(segments - docs, plan.slots);
+    }
+  }
+}
+
+TEST(Workspace, HasRoomForTheEndsOfSegments) {
+  const WorkLayout parted = LayOutWork(Shape(131072, 4, 1));
+  EXPECT_GE(parted.bytes - parted.carry,
+            PlanSegments(Shape(131072, 4, 1)).slots * 4 * 128 * 128 * 4);
+  EXPECT_EQ(LayOutWork(Shape(131072, 16, 1)).ends, -1);
+  WorkShape forward = Shape(131072, 4, 1);
+  forward.backward = false;
+  EXPECT_GE(LayOutWork(forward).carry_t, 0);
+  EXPECT_EQ(LayOutWork(forward).carry, -1);
 }
 
 TEST(Workspace, CountsProgressForEachTileAndGroup) {

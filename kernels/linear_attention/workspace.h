@@ -19,10 +19,11 @@ struct WorkShape {
 
 // Offsets in bytes; each a multiple of 256. -1: not there.
 struct WorkLayout {
-  int64_t chunks, first_chunk;
+  int64_t chunks, first_chunk, segments, first_segment;
   int64_t progress;
   int64_t w, qg, kg, u, aqk, decay;
   int64_t inverse, dx, s, ds, part_a_log, part_dt_bias, part_dq, part_dk;
+  int64_t ends, carry_t, d_ends, carry;  // of segments
   int64_t bytes;
 };
 
@@ -38,6 +39,38 @@ inline int64_t HeadGroup(const WorkShape& shape) {
   if (shape.heads == 0) return 0;
   const int64_t shared = shape.heads / shape.key_heads;
   return std::min(shape.heads, std::max(32 / shared, int64_t{1}) * shared);
+}
+
+// How documents are parted for the serial part. With few heads its blocks, two
+// a head, leave most of the device idle; parts of a document fill it
+// (segments.cuh).
+struct Segments {
+  int64_t chunks;  // of a segment, at most; 0: documents stay whole
+  int64_t max;     // segments of all documents, at most
+  int64_t slots;   // ends of segments that are kept, for each head, at most
+};
+
+// Up to so many heads. A segment is walked through twice and its transition
+// once, which more heads would pay for in idle multiprocessors that they do not
+// have.
+inline constexpr int64_t kFewHeads = 8;
+// Blocks that the segments of one long document make: an H200's
+// multiprocessors, whatever the device, since results depend on where a
+// document is parted.
+inline constexpr int64_t kSegmentBlocks = 132;
+// Shorter segments cost more to put together than they save.
+inline constexpr int64_t kMinSegmentChunks = 16;
+
+inline Segments PlanSegments(const WorkShape& shape) {
+  const int64_t chunks = MaxChunks(shape);
+  if (shape.heads == 0 || shape.heads > kFewHeads ||
+      chunks <= 2 * kMinSegmentChunks) {
+    return {0, shape.docs, 0};
+  }
+  const int64_t parts = kSegmentBlocks / (2 * shape.heads);
+  return {.chunks = std::max((chunks + parts - 1) / parts, kMinSegmentChunks),
+          .max = shape.docs + parts,
+          .slots = parts + 1};
 }
 
 // Words of 4 bytes that kernels running side by side count on: one a tile and
@@ -62,6 +95,9 @@ inline WorkLayout LayOutWork(const WorkShape& shape) {
   WorkLayout at{};
   at.chunks = take(chunks * 16);
   at.first_chunk = take((shape.docs + 1) * 4);
+  const Segments segments = PlanSegments(shape);
+  at.segments = take((segments.max + 1) * 16);
+  at.first_segment = take((shape.docs + 1) * 4);
   at.progress = take(ProgressWords(shape) * 4);
   at.w = take(wide);
   at.qg = take(wide);
@@ -71,6 +107,16 @@ inline WorkLayout LayOutWork(const WorkShape& shape) {
   at.decay = take(tiles * 128 * 4);
   at.inverse = at.dx = at.s = at.ds = -1;
   at.part_a_log = at.part_dt_bias = at.part_dq = at.part_dk = -1;
+  at.ends = at.carry_t = at.d_ends = at.carry = -1;
+  if (segments.chunks > 0) {
+    const int64_t ends = segments.slots * heads * 128 * 128 * 4;
+    at.ends = take(ends);
+    at.carry_t = take(ends);
+    if (shape.backward) {
+      at.d_ends = take(ends);
+      at.carry = take(ends);
+    }
+  }
   if (shape.backward) {
     at.inverse = take(square);
     at.dx = take(wide);
