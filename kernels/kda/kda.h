@@ -78,7 +78,7 @@ absl::Status KdaForward(const Exec& exec, const KdaForwardArgs& args);
 absl::Status KdaBackward(const Exec& exec, const KdaBackwardArgs& args);
 
 // What `workspace` has to hold on CUDA, 256-byte aligned; its contents before
-// and after a call mean nothing. Monotone in every argument. For
+// and after a call mean nothing. Monotone in tokens and documents. For
 // bf16, K = V = 128 and tensors aligned to 16 bytes.
 int64_t KdaForwardWorkspaceBytes(int64_t tokens, int64_t heads, int64_t docs);
 int64_t KdaBackwardWorkspaceBytes(int64_t tokens, int64_t heads, int64_t docs);

@@ -128,8 +128,8 @@ static __global__ void __launch_bounds__(kScanThreads, 1)
 
 static __global__ void __launch_bounds__(kJoinThreads)
     JoinSegmentsKernel(__grid_constant__ const Problem p) {
-  __shared__ float4 state[kDim][2];
-  JoinSegments(p, state);
+  extern __shared__ __align__(1024) uint8_t smem[];
+  JoinSegments(p, *reinterpret_cast<JoinSmem*>(smem));
 }
 
 // Two halves: states, and gradients of states.

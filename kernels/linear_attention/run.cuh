@@ -149,7 +149,8 @@ inline absl::Status RunSegments(absl::string_view op, const Exec& exec,
   return Launch(op, exec,
                 {.grid = blocks(int64_t{backward ? 2 : 1} * p.docs *
                                 p.num_heads * kJoinBlocks),
-                 .block = kJoinThreads},
+                 .block = kJoinThreads,
+                 .shared_bytes = sizeof(JoinSmem)},
                 JoinSegmentsKernel, p);
 }
 

@@ -39,55 +39,76 @@ constexpr int kJoinThreads = 256;
 constexpr int kJoinColumns = 8;  // of the state, a block
 constexpr int kJoinBlocks = kDim / kJoinColumns;
 
-// One segment of step 2: end <- carry^T state + end, and the same into `state`
-// [128][8]. A thread has a row and four columns.
-__device__ __forceinline__ void JoinSegment(const float* carry, float* end,
-                                            int column,
-                                            float4 (&state)[kDim][2]) {
-  const int row = threadIdx.x & (kDim - 1), four = threadIdx.x / kDim;
-  float4* to = reinterpret_cast<float4*>(end + row * kDim + column + 4 * four);
-  float4 sum = *to;
-  constexpr int kAhead = 16;  // loads under way
-#pragma unroll 2
-  for (int i = 0; i < kDim; i += kAhead) {
-    float a[kAhead];
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) a[j] = carry[(i + j) * kDim + row];
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      const float4 x = state[i + j][four];
-      sum.x += a[j] * x.x;
-      sum.y += a[j] * x.y;
-      sum.z += a[j] * x.z;
-      sum.w += a[j] * x.w;
-    }
+struct JoinSmem {
+  float carry[2][kState];  // this segment's and the next one's
+  float4 state[kDim][2];   // the block's columns
+  uint64_t loaded[2];
+};
+
+// One segment of step 2: end + carry^T state. A thread has a row and four
+// columns.
+__device__ __forceinline__ float4 JoinSegment(const float* carry, float4 end,
+                                              const float4 (&state)[kDim][2],
+                                              int row, int four) {
+#pragma unroll 8
+  for (int i = 0; i < kDim; ++i) {
+    const float a = carry[i * kDim + row];
+    const float4 x = state[i][four];
+    end.x += a * x.x;
+    end.y += a * x.y;
+    end.z += a * x.z;
+    end.w += a * x.w;
   }
-  *to = sum;
-  __syncthreads();  // the others have read the state before
-  state[row][four] = sum;
-  __syncthreads();
+  return end;
 }
 
 // Step 2, a block for each direction, document, head and kJoinColumns.
-__device__ __forceinline__ void JoinSegments(const Problem& p,
-                                             float4 (&state)[kDim][2]) {
+__device__ __forceinline__ void JoinSegments(const Problem& p, JoinSmem& smem) {
   const int column = blockIdx.x % kJoinBlocks * kJoinColumns;
   const int head = p.first_head + blockIdx.x / kJoinBlocks % p.num_heads;
   const int task = blockIdx.x / kJoinBlocks / p.num_heads;
   const bool backwards = task >= p.docs;
   const int doc = backwards ? task - p.docs : task;
   const int first = p.first_segment[doc], last = p.first_segment[doc + 1] - 1;
-  if (last - first < 2) return;
-  float* const ends = backwards ? p.d_ends : p.ends;
+  const int count = last - first - 1;  // without the two at the ends
+  if (count < 1) return;
   const float* const carry = backwards ? p.carry : p.carry_t;
-  const int from = backwards ? last : first, step = backwards ? -1 : 1;
+  // Those between, in the order of the walk; -1 is where it starts.
+  const auto slot = [&](int n) {
+    return p.slot(backwards ? last - 1 - n : first + 1 + n, doc, head);
+  };
+  const auto load = [&](int n) {
+    if (threadIdx.x != 0 || n >= count) return;
+    BarrierExpect(&smem.loaded[n & 1], kState * 4);
+    BulkCopy(smem.carry[n & 1], carry + slot(n), kState * 4,
+             &smem.loaded[n & 1]);
+  };
   const int row = threadIdx.x & (kDim - 1), four = threadIdx.x / kDim;
-  state[row][four] = *reinterpret_cast<const float4*>(
-      ends + p.slot(from, doc, head) + row * kDim + column + 4 * four);
+  float* const ends =
+      (backwards ? p.d_ends : p.ends) + row * kDim + column + 4 * four;
+  const auto end = [&](int n) {
+    return reinterpret_cast<float4*>(ends + slot(n));
+  };
+  if (threadIdx.x == 0) {
+    BarrierInit(&smem.loaded[0], 1);
+    BarrierInit(&smem.loaded[1], 1);
+    BarrierInitFence();
+  }
+  smem.state[row][four] = *end(-1);
   __syncthreads();
-  for (int index = from + step; index > first && index < last; index += step) {
-    const int64_t slot = p.slot(index, doc, head);
-    JoinSegment(carry + slot, ends + slot, column, state);
+  load(0);
+  float4 next = *end(0);
+  for (int n = 0; n < count; ++n) {
+    load(n + 1);
+    const float4 from = next;
+    if (n + 1 < count) next = *end(n + 1);
+    BarrierWait(&smem.loaded[n & 1], n / 2 & 1);
+    const float4 sum =
+        JoinSegment(smem.carry[n & 1], from, smem.state, row, four);
+    *end(n) = sum;
+    __syncthreads();  // the others have read the state before
+    smem.state[row][four] = sum;
+    __syncthreads();
   }
 }
 

@@ -50,10 +50,10 @@ struct Segments {
   int64_t slots;   // ends of segments that are kept, for each head, at most
 };
 
-// Up to so many heads. A segment is walked through twice and its transition
-// once, which more heads would pay for in idle multiprocessors that they do not
-// have.
+// Up to so many heads: what walking through each segment once more costs grows
+// with them, and what it saves does not. A backward has two scans to save on.
 inline constexpr int64_t kFewHeads = 8;
+inline constexpr int64_t kFewHeadsBackward = 16;
 // Blocks that the segments of one long document make: an H200's
 // multiprocessors, whatever the device, since results depend on where a
 // document is parted.
@@ -63,7 +63,8 @@ inline constexpr int64_t kMinSegmentChunks = 16;
 
 inline Segments PlanSegments(const WorkShape& shape) {
   const int64_t chunks = MaxChunks(shape);
-  if (shape.heads == 0 || shape.heads > kFewHeads ||
+  const int64_t few = shape.backward ? kFewHeadsBackward : kFewHeads;
+  if (shape.heads == 0 || shape.heads > few ||
       chunks <= 2 * kMinSegmentChunks) {
     return {0, shape.docs, 0};
   }
