@@ -4,6 +4,7 @@
 #include "base/status_macros.h"
 #include "kernels/common/check.h"
 #include "kernels/linear_attention/generic.h"
+#include "kernels/linear_attention/pad.h"
 #include "kernels/linear_attention/workspace.h"
 
 namespace cadre {
@@ -17,6 +18,8 @@ CADRE_CUDA_IMPL absl::Status GdnBackwardCuda(const Exec& exec,
                                              const GdnBackwardArgs& args);
 
 namespace {
+
+using linear_attention::DeltaKernels;
 
 constexpr char kOp[] = "gdn";
 
@@ -55,6 +58,30 @@ absl::Status CheckInputs(const Exec& exec, const GdnInputs& in) {
   CADRE_RETURN_IF_ERROR(CheckTensor(kOp, "dt_bias", in.dt_bias, param, {hv}));
   CADRE_RETURN_IF_ERROR(CheckCuSeqlens(exec, kOp, in.cu_seqlens, t));
   return CheckState(exec, in, "initial_state", in.initial_state);
+}
+
+// On CUDA; `generic` is what the generic kernels need.
+int64_t WorkspaceBytes(const GdnInputs& in, bool backward, int64_t generic) {
+  const linear_attention::WorkShape work{.tokens = in.q.dim(0),
+                                         .heads = in.v.dim(1),
+                                         .key_heads = in.q.dim(1),
+                                         .docs = in.cu_seqlens.dim(0) - 1,
+                                         .backward = backward};
+  switch (linear_attention::KernelsFor(in.q, in.v)) {
+    case DeltaKernels::kChunked:
+      return linear_attention::LayOutWork(work).bytes;
+    case DeltaKernels::kPadded:
+      return linear_attention::LayOutPad(
+                 {.work = work,
+                  .key_dim = in.q.dim(2),
+                  .value_dim = in.v.dim(2),
+                  .head_gate = true,
+                  .initial_state = in.initial_state.present()})
+          .bytes;
+    case DeltaKernels::kGeneric:
+      break;
+  }
+  return generic;
 }
 
 }  // namespace
@@ -107,24 +134,16 @@ int64_t GdnBackwardWorkspaceBytes(int64_t tokens, int64_t heads,
 }
 
 int64_t GdnForwardWorkspaceBytes(const Exec& exec, const GdnInputs& in) {
+  if (exec.backend == Backend::kCpu) return 0;
   // The generic kernels need none forward.
-  if (exec.backend == Backend::kCpu ||
-      !linear_attention::HasChunkedKernels(in.q, in.v)) {
-    return 0;
-  }
-  const int64_t t = in.q.dim(0), h = in.v.dim(1);
-  const int64_t d = in.cu_seqlens.dim(0) - 1;
-  return GdnForwardWorkspaceBytes(t, h, in.q.dim(1), d);
+  return WorkspaceBytes(in, /*backward=*/false, /*generic=*/0);
 }
 
 int64_t GdnBackwardWorkspaceBytes(const Exec& exec, const GdnInputs& in) {
   if (exec.backend == Backend::kCpu) return 0;
-  const int64_t t = in.q.dim(0), h = in.v.dim(1);
-  if (!linear_attention::HasChunkedKernels(in.q, in.v)) {
-    return linear_attention::GenericBackwardBytes(t, h, in.q.dim(2));
-  }
-  const int64_t d = in.cu_seqlens.dim(0) - 1;
-  return GdnBackwardWorkspaceBytes(t, h, in.q.dim(1), d);
+  return WorkspaceBytes(in, /*backward=*/true,
+                        linear_attention::GenericBackwardBytes(
+                            in.q.dim(0), in.v.dim(1), in.q.dim(2)));
 }
 
 }  // namespace cadre

@@ -1,10 +1,12 @@
 #include "kernels/kda/kda.h"
 #include "kernels/linear_attention/generic.h"
+#include "kernels/linear_attention/pad_run.cuh"
 #include "kernels/linear_attention/run.cuh"
 
 namespace cadre {
 namespace {
 
+using linear_attention::DeltaKernels;
 using linear_attention::FinishOutput;
 using linear_attention::kLog2E;
 using linear_attention::Pointer;
@@ -50,23 +52,30 @@ linear_attention::GenericInputs Generic(const KdaInputs& in) {
 }  // namespace
 
 absl::Status KdaForwardCuda(const Exec& exec, const KdaForwardArgs& args) {
-  if (!linear_attention::HasChunkedKernels(args.in.q, args.in.v)) {
-    return linear_attention::GenericForward(kOp, exec, Generic(args.in), args.o,
+  const KdaInputs& in = args.in;
+  const DeltaKernels kernels = linear_attention::KernelsFor(in.q, in.v);
+  if (kernels == DeltaKernels::kGeneric) {
+    return linear_attention::GenericForward(kOp, exec, Generic(in), args.o,
                                             args.final_state);
   }
-  CADRE_RETURN_IF_ERROR(linear_attention::CheckDims(kOp, args.in.q, args.in.v));
-  return linear_attention::RunForward<false>(
-      kOp, exec, Describe(args.in),
-      ScanOutput{.o = Pointer<uint16_t>(args.o),
-                 .final_state = Pointer<float>(args.final_state),
-                 .d_initial_state = nullptr},
-      args.workspace);
+  const Problem p = Describe(in);
+  const ScanOutput out{.o = Pointer<uint16_t>(args.o),
+                       .final_state = Pointer<float>(args.final_state),
+                       .d_initial_state = nullptr};
+  if (kernels == DeltaKernels::kPadded) {
+    return linear_attention::RunPaddedForward<false>(kOp, exec, p, out, in.q,
+                                                     in.v, args.workspace);
+  }
+  CADRE_RETURN_IF_ERROR(linear_attention::CheckDims(kOp, in.q, in.v));
+  return linear_attention::RunForward<false>(kOp, exec, p, out, args.workspace);
 }
 
 absl::Status KdaBackwardCuda(const Exec& exec, const KdaBackwardArgs& args) {
-  if (!linear_attention::HasChunkedKernels(args.in.q, args.in.v)) {
+  const KdaInputs& in = args.in;
+  const DeltaKernels kernels = linear_attention::KernelsFor(in.q, in.v);
+  if (kernels == DeltaKernels::kGeneric) {
     return linear_attention::GenericBackward(
-        kOp, exec, Generic(args.in),
+        kOp, exec, Generic(in),
         {.d_o = args.d_o,
          .d_final_state = args.d_final_state,
          .dq = args.dq,
@@ -79,23 +88,28 @@ absl::Status KdaBackwardCuda(const Exec& exec, const KdaBackwardArgs& args) {
          .d_initial_state = args.d_initial_state},
         args.workspace);
   }
-  CADRE_RETURN_IF_ERROR(linear_attention::CheckDims(kOp, args.in.q, args.in.v));
-  Problem p = Describe(args.in);
+  Problem p = Describe(in);
   p.d_o = Pointer<uint16_t>(args.d_o);
   p.d_final_state = Pointer<float>(args.d_final_state);
+  const ScanOutput scan{
+      .o = nullptr,
+      .final_state = nullptr,
+      .d_initial_state = Pointer<float>(args.d_initial_state)};
   FinishOutput out{};
   out.dq = Pointer<uint16_t>(args.dq);
   out.dk = Pointer<uint16_t>(args.dk);
   out.dv = Pointer<uint16_t>(args.dv);
   out.dz = Pointer<uint16_t>(args.dz);
   out.dbeta = Pointer<float>(args.dbeta);
-  return linear_attention::RunBackward<false>(
-      kOp, exec, p,
-      ScanOutput{.o = nullptr,
-                 .final_state = nullptr,
-                 .d_initial_state = Pointer<float>(args.d_initial_state)},
-      out, Pointer<float>(args.da_log), Pointer<float>(args.ddt_bias),
-      args.workspace);
+  float* const da_log = Pointer<float>(args.da_log);
+  float* const ddt_bias = Pointer<float>(args.ddt_bias);
+  if (kernels == DeltaKernels::kPadded) {
+    return linear_attention::RunPaddedBackward<false>(
+        kOp, exec, p, scan, out, da_log, ddt_bias, in.q, in.v, args.workspace);
+  }
+  CADRE_RETURN_IF_ERROR(linear_attention::CheckDims(kOp, in.q, in.v));
+  return linear_attention::RunBackward<false>(kOp, exec, p, scan, out, da_log,
+                                              ddt_bias, args.workspace);
 }
 
 }  // namespace cadre

@@ -2,9 +2,9 @@
 #define CADRE_KERNELS_LINEAR_ATTENTION_GENERIC_H_
 
 // KDA and Gated DeltaNet on CUDA for every dtype and head width: the recurrence
-// token by token in f32. It serves where the chunked kernels (bf16, K = V =
-// 128) do not apply: float32 runs, checks, and small heads. Private to
-// kernels/{kda,gdn}. Stateless.
+// token by token in f32. It serves where the chunked kernels (bf16, widths of
+// 128 or padded to that) do not apply: float32 runs, checks, and small heads.
+// Private to kernels/{kda,gdn}. Stateless.
 
 #include <algorithm>
 #include <cstdint>
@@ -31,9 +31,20 @@ struct GenericGradients {
   Tensor dq, dk, dv, dz, da, dbeta, da_log, ddt_bias, d_initial_state;
 };
 
-// Whether the chunked kernels (kda.cu, gdn.cu) take these.
-inline bool HasChunkedKernels(const Tensor& q, const Tensor& v) {
-  return q.dtype() == DType::kBF16 && q.dim(2) == 128 && v.dim(2) == 128;
+// What runs on CUDA.
+enum class DeltaKernels {
+  kChunked,  // run.cuh, on the tensors as they are
+  kPadded,   // run.cuh, on copies with zero columns (pad.cuh)
+  kGeneric,  // what is declared below
+};
+
+inline DeltaKernels KernelsFor(const Tensor& q, const Tensor& v) {
+  const auto fits = [](int64_t dim) { return dim == 64 || dim == 128; };
+  const int64_t key_dim = q.dim(2), value_dim = v.dim(2);
+  if (q.dtype() != DType::kBF16 || !fits(key_dim) || !fits(value_dim))
+    return DeltaKernels::kGeneric;
+  return key_dim == 128 && value_dim == 128 ? DeltaKernels::kChunked
+                                            : DeltaKernels::kPadded;
 }
 
 // INVALID_ARGUMENT for K above kGenericMaxKeyDim. Needs no workspace.
