@@ -1,8 +1,10 @@
-// Times Gated DeltaNet on the device and prints one JSON line a case.
+// Times Gated DeltaNet on the device and prints one JSON line a case; last,
+// heads of 64.
 //
-//   gdn_bench T H         one shape, slow gates, one document
+//   gdn_bench T H [D]     one shape, slow gates, one document; heads of D
 //   gdn_bench [--quick]   only T = 8192, 32 value heads; key heads are half
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -28,14 +30,13 @@ void CheckOk(const absl::Status& status) {
   CADRE_CHECK(status.ok()) << std::string(status.message());
 }
 
-void Bench(int64_t tokens, int64_t heads, const std::string& gates,
-           bool packed) {
-  constexpr int64_t kDim = 128;
+void Bench(int64_t tokens, int64_t heads, const std::string& gates, bool packed,
+           int64_t dim = 128) {
   const std::vector<int32_t> cu = linear_attention::Borders(tokens, packed);
   const int64_t docs = static_cast<int64_t>(cu.size()) - 1;
   const int64_t key_heads = heads / 2;
-  const std::vector<int64_t> wide = {tokens, heads, kDim};
-  const std::vector<int64_t> keys = {tokens, key_heads, kDim};
+  const std::vector<int64_t> wide = {tokens, heads, dim};
+  const std::vector<int64_t> keys = {tokens, key_heads, dim};
   const std::vector<int64_t> scalars = {tokens, heads};
   std::vector<DeviceTensor> x;  // q k dq dk, then v d_o o dv
   for (int i = 0; i < 8; ++i) {
@@ -51,12 +52,6 @@ void Bench(int64_t tokens, int64_t heads, const std::string& gates,
   bias.Zero();
   TestTensor host_cu = TestTensor::Table(cu);
   const DeviceTensor table = DeviceTensor::Of(DType::kI32, {docs + 1}, host_cu);
-  const int64_t forward =
-      GdnForwardWorkspaceBytes(tokens, heads, key_heads, docs);
-  const int64_t backward =
-      GdnBackwardWorkspaceBytes(tokens, heads, key_heads, docs);
-  const DeviceTensor workspace(DType::kU8, {std::max(forward, backward)});
-
   const Exec exec{.backend = Backend::kCuda};
   const GdnInputs in = {.q = x[0].view(),
                         .k = x[1].view(),
@@ -66,6 +61,10 @@ void Bench(int64_t tokens, int64_t heads, const std::string& gates,
                         .a_log = a_log.view(),
                         .dt_bias = bias.view(),
                         .cu_seqlens = table.view()};
+  const int64_t forward = GdnForwardWorkspaceBytes(exec, in);
+  const int64_t backward = GdnBackwardWorkspaceBytes(exec, in);
+  const DeviceTensor workspace(DType::kU8,
+                               {std::max({forward, backward, int64_t{256}})});
   const auto run_forward = [&] {
     CheckOk(GdnForward(
         exec, {.in = in, .o = x[6].view(), .workspace = workspace.view()}));
@@ -80,14 +79,15 @@ void Bench(int64_t tokens, int64_t heads, const std::string& gates,
                                .dbeta = y[3].view(),
                                .workspace = workspace.view()}));
   };
-  const double tensor = 2.0 * tokens * heads * kDim;
+  const double tensor = 2.0 * tokens * heads * dim;
   const double scalars_bytes = 4.0 * tokens * heads;
-  const double flops = linear_attention::ForwardFlops(tokens, heads);
+  const double flops = linear_attention::ForwardFlops(tokens, heads, dim);
   const int runs = tokens * heads > 3000000 ? 10 : 20;
-  Report("gdn", "forward", tokens, heads, gates, packed,
+  const std::string op = dim == 128 ? "gdn" : "gdn" + std::to_string(dim);
+  Report(op, "forward", tokens, heads, gates, packed,
          Measure(runs, run_forward), 3 * tensor + 2 * scalars_bytes, flops,
          forward);
-  Report("gdn", "forward+backward", tokens, heads, gates, packed,
+  Report(op, "forward+backward", tokens, heads, gates, packed,
          Measure(runs,
                  [&] {
                    run_forward();
@@ -106,8 +106,9 @@ int main(int argc, char** argv) {
     return 0;
   }
   const bool quick = argc == 2 && std::strcmp(argv[1], "--quick") == 0;
-  if (argc == 3) {
-    cadre::Bench(std::atoll(argv[1]), std::atoll(argv[2]), "slow", false);
+  if (argc == 3 || argc == 4) {
+    cadre::Bench(std::atoll(argv[1]), std::atoll(argv[2]), "slow", false,
+                 argc == 4 ? std::atoll(argv[3]) : 128);
     return 0;
   }
   for (int64_t tokens : {2048, 8192, 32768, 131072}) {
@@ -118,5 +119,6 @@ int main(int argc, char** argv) {
       cadre::Bench(tokens, heads, "slow", true);
     }
   }
+  cadre::Bench(8192, 32, "slow", false, 64);
   return 0;
 }

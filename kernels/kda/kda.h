@@ -83,8 +83,10 @@ absl::Status KdaBackward(const Exec& exec, const KdaBackwardArgs& args);
 int64_t KdaForwardWorkspaceBytes(int64_t tokens, int64_t heads, int64_t docs);
 int64_t KdaBackwardWorkspaceBytes(int64_t tokens, int64_t heads, int64_t docs);
 
-// The same for given inputs, whatever their dtype and widths (other than bf16
-// and 128 take the slower generic kernels, K <= 256); 0 on the CPU.
+// The same for given inputs, whatever their dtype and widths; 0 on the CPU.
+// bf16 with K and V of 64 or 128 is fast: a width of 64 is widened to 128 with
+// zeros in the workspace, for all heads at once, and tensors are aligned to 16
+// bytes. Anything else takes the slower generic kernels, K <= 256.
 int64_t KdaForwardWorkspaceBytes(const Exec& exec, const KdaInputs& in);
 int64_t KdaBackwardWorkspaceBytes(const Exec& exec, const KdaInputs& in);
 

@@ -1,5 +1,6 @@
-// Times KDA on the device and prints one JSON line a case; last, the layer from
-// convolutions to gated norm, fused and with a kernel for each step.
+// Times KDA on the device and prints one JSON line a case; last, heads of 64
+// and the layer from convolutions to gated norm, fused and with a kernel for
+// each step.
 //
 //   kda_bench T H [D]     one shape, slow gates, one document; heads of D
 //   kda_bench [--quick]   only T = 8192, H = 32
@@ -85,9 +86,10 @@ void Bench(int64_t tokens, int64_t heads, const std::string& gates, bool packed,
   const double scalars = 4.0 * tokens * heads;
   const double flops = linear_attention::ForwardFlops(tokens, heads, dim);
   const int runs = tokens * heads > 3000000 ? 10 : 20;
-  Report("kda", "forward", tokens, heads, gates, packed,
+  const std::string op = dim == 128 ? "kda" : "kda" + std::to_string(dim);
+  Report(op, "forward", tokens, heads, gates, packed,
          Measure(runs, run_forward), 5 * tensor + scalars, flops, forward);
-  Report("kda", "forward+backward", tokens, heads, gates, packed,
+  Report(op, "forward+backward", tokens, heads, gates, packed,
          Measure(runs,
                  [&] {
                    run_forward();
@@ -206,6 +208,7 @@ int main(int argc, char** argv) {
       cadre::Bench(tokens, heads, "slow", true);
     }
   }
+  cadre::Bench(8192, 32, "slow", false, 64);
   cadre::BenchLayer(8192, 32);
   return 0;
 }

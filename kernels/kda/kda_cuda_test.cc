@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -23,8 +24,6 @@ using testing::DeviceTensor;
 using testing::RelativeError;
 using testing::TestTensor;
 
-constexpr int64_t kDim = 128;
-
 struct Case {
   std::string name;
   std::vector<int32_t> cu;
@@ -34,6 +33,7 @@ struct Case {
   // Of z, a_log, beta and v.
   double z_mean = -3, z_dev = 1, a_log = 0, beta_mean = 0, v_dev = 1;
   bool states = true;
+  int64_t key_dim = 128, value_dim = 128;
 };
 
 std::vector<int32_t> One(int32_t tokens) { return {0, tokens}; }
@@ -52,6 +52,8 @@ struct Problem {
       : docs(static_cast<int64_t>(c.cu.size()) - 1),
         tokens(c.cu.back() + c.padding),
         heads(c.heads),
+        key_dim(c.key_dim),
+        value_dim(c.value_dim),
         states(c.states),
         lower_bound(c.lower_bound) {
     uint64_t seed = 1;
@@ -60,26 +62,27 @@ struct Problem {
       return TestTensor::Random(DType::kF64, std::move(dims), ++seed, dev,
                                 mean);
     };
-    const std::vector<int64_t> wide = {tokens, heads, kDim};
-    const std::vector<int64_t> state = {docs, heads, kDim, kDim};
-    host.push_back(Unit(random(wide, 1, 0)));
-    host.push_back(Unit(random(wide, 1, 0)));
-    host.push_back(random(wide, c.v_dev, 0));
-    host.push_back(random(wide, c.z_dev, c.z_mean));
+    const std::vector<int64_t> keys = Keys(), values = Values();
+    const std::vector<int64_t> state = State();
+    host.push_back(Unit(random(keys, 1, 0)));
+    host.push_back(Unit(random(keys, 1, 0)));
+    host.push_back(random(values, c.v_dev, 0));
+    host.push_back(random(keys, c.z_dev, c.z_mean));
     host.push_back(random({tokens, heads}, 1, c.beta_mean));
     host.push_back(random({heads}, 0.2, c.a_log));
-    host.push_back(random({heads * kDim}, 0.1, 0));
+    host.push_back(random({heads * key_dim}, 0.1, 0));
     host.push_back(random(state, 0.1 * c.v_dev, 0));
-    host.push_back(random(wide, 1, 0));
+    host.push_back(random(values, 1, 0));
     host.push_back(random(state, 0.1, 0));
     for (int i = 0; i < 10; ++i) {
       const bool bf16 = i < 4 || i == 8;
       const std::vector<int64_t> dims =
-          bf16     ? wide
-          : i == 4 ? std::vector<int64_t>{tokens, heads}
-          : i == 5 ? std::vector<int64_t>{heads}
-          : i == 6 ? std::vector<int64_t>{heads * kDim}
-                   : state;
+          i == 2 || i == 8 ? values
+          : bf16           ? keys
+          : i == 4         ? std::vector<int64_t>{tokens, heads}
+          : i == 5         ? std::vector<int64_t>{heads}
+          : i == 6         ? std::vector<int64_t>{heads * key_dim}
+                           : state;
       device.push_back(
           DeviceTensor::Of(bf16 ? DType::kBF16 : DType::kF32, dims, host[i]));
     }
@@ -90,13 +93,13 @@ struct Problem {
   }
 
   // Rows to unit length.
-  static TestTensor Unit(TestTensor x) {
-    for (int64_t row = 0; row < x.size() / kDim; ++row) {
+  TestTensor Unit(TestTensor x) const {
+    for (int64_t row = 0; row < x.size() / key_dim; ++row) {
+      const int64_t first = row * key_dim, end = first + key_dim;
       double sum = 0;
-      for (int64_t i = 0; i < kDim; ++i)
-        sum += x.Get(row * kDim + i) * x.Get(row * kDim + i);
-      for (int64_t i = 0; i < kDim; ++i)
-        x.Set(row * kDim + i, x.Get(row * kDim + i) / std::sqrt(sum + 1e-6));
+      for (int64_t i = first; i < end; ++i) sum += x.Get(i) * x.Get(i);
+      for (int64_t i = first; i < end; ++i)
+        x.Set(i, x.Get(i) / std::sqrt(sum + 1e-6));
     }
     return x;
   }
@@ -115,7 +118,13 @@ struct Problem {
             .initial_state = states ? from[7].view() : Tensor()};
   }
 
-  int64_t docs, tokens, heads;
+  std::vector<int64_t> Keys() const { return {tokens, heads, key_dim}; }
+  std::vector<int64_t> Values() const { return {tokens, heads, value_dim}; }
+  std::vector<int64_t> State() const {
+    return {docs, heads, key_dim, value_dim};
+  }
+
+  int64_t docs, tokens, heads, key_dim, value_dim;
   bool states;
   std::optional<double> lower_bound;
   std::vector<TestTensor> host;
@@ -154,29 +163,39 @@ absl::Status RunBoth(const Exec& exec, const Problem& problem,
              .workspace = workspace});
 }
 
+// Dimensions of the outputs in the order of kNames.
+std::vector<std::vector<int64_t>> OutputDims(const Problem& p) {
+  return {p.Values(),
+          p.State(),
+          p.Keys(),
+          p.Keys(),
+          p.Values(),
+          p.Keys(),
+          {p.tokens, p.heads},
+          {p.heads},
+          {p.heads * p.key_dim},
+          p.State()};
+}
+
 std::vector<DeviceTensor> DeviceOutputs(const Problem& p) {
-  const std::vector<int64_t> wide = {p.tokens, p.heads, kDim};
-  const std::vector<int64_t> state = {p.docs, p.heads, kDim, kDim};
+  const std::vector<std::vector<int64_t>> dims = OutputDims(p);
   std::vector<DeviceTensor> out;
-  out.emplace_back(DType::kBF16, wide);
-  out.emplace_back(DType::kF32, state);
-  for (int i = 0; i < 4; ++i) out.emplace_back(DType::kBF16, wide);
-  out.emplace_back(DType::kF32, std::vector<int64_t>{p.tokens, p.heads});
-  out.emplace_back(DType::kF32, std::vector<int64_t>{p.heads});
-  out.emplace_back(DType::kF32, std::vector<int64_t>{p.heads * kDim});
-  out.emplace_back(DType::kF32, state);
+  for (int i = 0; i < 10; ++i) {
+    const bool bf16 = i == 0 || (i >= 2 && i <= 5);
+    out.emplace_back(bf16 ? DType::kBF16 : DType::kF32, dims[i]);
+  }
   out[7].Zero();
   out[8].Zero();
   return out;
 }
 
 absl::Status RunOnDevice(Problem& p, std::vector<DeviceTensor>& out) {
-  const DeviceTensor workspace(
-      DType::kU8,
-      {std::max(KdaForwardWorkspaceBytes(p.tokens, p.heads, p.docs),
-                KdaBackwardWorkspaceBytes(p.tokens, p.heads, p.docs))});
-  const absl::Status status = RunBoth(Exec{.backend = Backend::kCuda}, p,
-                                      p.device, out, workspace.view());
+  const Exec exec{.backend = Backend::kCuda};
+  const KdaInputs in = p.Inputs(p.device);
+  const DeviceTensor workspace(DType::kU8,
+                               {std::max(KdaForwardWorkspaceBytes(exec, in),
+                                         KdaBackwardWorkspaceBytes(exec, in))});
+  const absl::Status status = RunBoth(exec, p, p.device, out, workspace.view());
   testing::CheckCuda(cudaDeviceSynchronize());
   return status;
 }
@@ -187,18 +206,7 @@ TEST_P(KdaCuda, AgreesWithTheRecurrence) {
   ASSERT_TRUE(RunOnDevice(p, out).ok());
 
   std::vector<TestTensor> expected;
-  const std::vector<int64_t> wide = {p.tokens, p.heads, kDim};
-  const std::vector<int64_t> state = {p.docs, p.heads, kDim, kDim};
-  for (const std::vector<int64_t>& dims : {wide,
-                                           state,
-                                           wide,
-                                           wide,
-                                           wide,
-                                           wide,
-                                           {p.tokens, p.heads},
-                                           {p.heads},
-                                           {p.heads * kDim},
-                                           state})
+  for (const std::vector<int64_t>& dims : OutputDims(p))
     expected.push_back(TestTensor::Zeros(DType::kF64, dims));
   ThreadPool pool(8);
   const absl::Status status =
@@ -283,18 +291,54 @@ std::vector<Case> Cases() {
   return cases;
 }
 
+// Widths that take the same kernels by copies with zero columns.
+std::vector<Case> Narrow() {
+  const std::vector<int32_t> ragged = {0, 1, 1, 5, 69, 70, 134, 261, 262, 541};
+  std::vector<Case> cases;
+  for (const auto& [keys, values] :
+       {std::pair{64, 64}, std::pair{64, 128}, std::pair{128, 64}}) {
+    const auto add = [&](Case c) {
+      c.name += "_" + std::to_string(keys) + "_" + std::to_string(values);
+      c.key_dim = keys;
+      c.value_dim = values;
+      cases.push_back(std::move(c));
+    };
+    for (int t : {1, 17, 64, 1025})
+      add({.name = "slow" + std::to_string(t), .cu = One(t)});
+    add({.name = "ragged", .cu = ragged, .heads = 3, .padding = 37});
+    add({.name = "bounded",
+         .cu = ragged,
+         .padding = 5,
+         .lower_bound = -5.0,
+         .z_mean = 0});
+    add({.name = "extreme",
+         .cu = ragged,
+         .z_mean = 2,
+         .z_dev = 4,
+         .a_log = 2.7});
+    add({.name = "stateless", .cu = ragged, .states = false});
+    add({.name = "many_heads", .cu = One(130), .heads = 40});
+  }
+  return cases;
+}
+
 INSTANTIATE_TEST_SUITE_P(Gates, KdaCuda, ::testing::ValuesIn(Cases()),
+                         [](const auto& info) { return info.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(Widths, KdaCuda, ::testing::ValuesIn(Narrow()),
                          [](const auto& info) { return info.param.name; });
 
 TEST(KdaCudaLimits, RefusesAShortWorkspace) {
   const std::string why = testing::WhyNoDevice();
   if (!why.empty()) GTEST_SKIP() << why;
-  Problem p({.cu = One(64)});
-  std::vector<DeviceTensor> out = DeviceOutputs(p);
-  const DeviceTensor workspace(DType::kU8, {1024});
-  const absl::Status status = RunBoth(Exec{.backend = Backend::kCuda}, p,
-                                      p.device, out, workspace.view());
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  for (const int64_t dim : {64, 128}) {
+    Problem p({.cu = One(64), .key_dim = dim, .value_dim = dim});
+    std::vector<DeviceTensor> out = DeviceOutputs(p);
+    const DeviceTensor workspace(DType::kU8, {1024});
+    const absl::Status status = RunBoth(Exec{.backend = Backend::kCuda}, p,
+                                        p.device, out, workspace.view());
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << dim;
+  }
 }
 
 }  // namespace
