@@ -98,6 +98,7 @@ void Agent::Run() {
         break;
       }
     }
+    CheckDevice();
     const bool answered = SyncOnce();
     CheckOrphan();
     CheckStuck();
@@ -187,11 +188,26 @@ void Agent::CheckStuck() {
   if (options_.on_stuck) options_.on_stuck();
 }
 
+void Agent::CheckDevice() {
+  if (session_ == nullptr ||
+      session_->link.cause() != cadre::v1::FAILURE_CAUSE_DEVICE_ERROR) {
+    return;
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (drained_.exit_code != 0) return;
+  CADRE_LOG(ERROR) << "the device failed: leaving, so that a new process can "
+                      "open it anew";
+  draining_ = true;
+  drained_ = {kAgentExitDevice, "the device failed"};
+}
+
 void Agent::CheckDrain() {
   bool draining = false;
+  AgentExit drained;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     draining = draining_;
+    drained = drained_;
   }
   if (!draining) return;
   const absl::Duration now = options_.clock->Monotonic();
@@ -204,17 +220,20 @@ void Agent::CheckDrain() {
   if (session_ == nullptr &&
       ((idle_while_draining_acknowledged_ && reports_.empty()) ||
        !connected_)) {
-    return Leave(0, "drained");
+    return Leave(drained.exit_code, drained.reason);
   }
   // Nobody will tell the session to save: do it without being told.
   if (session_ != nullptr && !connected_ &&
       now - last_answer_ > options_.timeouts.lease_ttl) {
     session_->link.RequestStop(STOP_MODE_CHECKPOINT,
                                "the worker drains without a coordinator");
-    if (session_->returned) return Leave(0, "drained without a coordinator");
+    if (session_->returned) {
+      return Leave(drained.exit_code,
+                   drained.reason + " without a coordinator");
+    }
   }
   if (now - *drain_since_ > options_.timeouts.drain_deadline) {
-    Leave(0,
+    Leave(drained.exit_code,
           absl::StrCat("the job could not be saved within ",
                        absl::FormatDuration(options_.timeouts.drain_deadline)));
   }

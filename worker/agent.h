@@ -115,6 +115,9 @@ class Agent {
   bool DropSession(const std::string& reason);
   void StartSession(const cadre::v1::DesiredRun& run);
   void CheckStuck();
+  // After a failure of the device the process leaves, as if drained: a new one
+  // has a new context.
+  void CheckDevice();
   void CheckDrain();
   void Leave(int exit_code, const std::string& reason);
   void Kick();
@@ -144,6 +147,7 @@ class Agent {
   std::mutex mutex_;
   std::condition_variable wake_;
   bool draining_ = false;
+  AgentExit drained_{0, "drained"};  // how the agent leaves then
   bool aborting_ = false;
   bool kicked_ = false;
   grpc::ClientContext* call_ = nullptr;  // the Sync under way

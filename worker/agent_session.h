@@ -37,6 +37,9 @@ struct Agent::Session {
 // Exit code of a configuration that is wrong: a supervisor must not start the
 // process again.
 inline constexpr int kAgentExitConfig = 78;
+// The device failed, and this process's context with it may be lost for good:
+// the supervisor starts a new one.
+inline constexpr int kAgentExitDevice = 71;
 
 }  // namespace cadre
 

@@ -524,6 +524,32 @@ TEST_F(AgentTest, AnIdleDrainLeavesOnceTheCoordinatorKnows) {
   EXPECT_EQ(agent_->Wait().exit_code, 0);
 }
 
+TEST_F(AgentTest, LeavesWhenItsDeviceHasFailed) {
+  StartAgent([](const Assignment&, SessionLink* link) {
+    EndedState ended = Ended(EndedState::RESULT_ERROR);
+    ended.set_cause(cadre::v1::FAILURE_CAUSE_DEVICE_ERROR);
+    link->SetEnded(ended);
+  });
+  // No more work for it, but its end is heard first.
+  coordinator_->SetAnswer([](const SyncRequest& request, SyncResponse* out) {
+    if (request.has_ended() && request.draining()) {
+      out->mutable_idle();
+      return absl::OkStatus();
+    }
+    return WantRun(2, DesiredRun::TARGET_TRAIN)(request, out);
+  });
+  const SyncRequest request = coordinator_->WaitFor(
+      [](const auto& r) { return r.has_ended() && r.draining(); });
+  EXPECT_EQ(request.ended().cause(), cadre::v1::FAILURE_CAUSE_DEVICE_ERROR);
+  coordinator_->SetAnswer([](const SyncRequest&, SyncResponse* out) {
+    out->mutable_idle();
+    return absl::OkStatus();
+  });
+  const AgentExit left = agent_->Wait();
+  EXPECT_EQ(left.exit_code, 71);
+  EXPECT_EQ(left.reason, "the device failed");
+}
+
 TEST_F(AgentTest, ASecondSignalLeavesWithoutASave) {
   StartAgent(ObedientSession);
   coordinator_->SetAnswer(WantRun(2, DesiredRun::TARGET_PREPARE));

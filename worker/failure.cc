@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/rpc/error.h"
+#include "kernels/common/device_error.h"
 #include "worker/comm/peer_failure.h"
 
 namespace cadre {
@@ -49,6 +50,15 @@ FailureCause CauseOf(absl::StatusCode code, Activity activity) {
   }
 }
 
+FailureCause CauseOf(const absl::Status& status, Activity activity) {
+  const std::optional<DeviceErrorKind> kind = DeviceErrorOf(status);
+  if (kind == DeviceErrorKind::kLaunch || kind == DeviceErrorKind::kHardware ||
+      kind == DeviceErrorKind::kOther) {
+    return cadre::v1::FAILURE_CAUSE_DEVICE_ERROR;
+  }
+  return CauseOf(status.code(), activity);
+}
+
 const char* NameOf(Activity activity) {
   switch (activity) {
     case Activity::kPrepare:
@@ -68,10 +78,11 @@ const char* NameOf(Activity activity) {
 EndedState EndedByError(const absl::Status& status, Activity activity) {
   EndedState ended;
   ended.set_result(EndedState::RESULT_ERROR);
-  ended.set_cause(CauseOf(status.code(), activity));
-  *ended.mutable_status() = ToRpcStatus(status);
+  ended.set_cause(CauseOf(status, activity));
+  const absl::Status sent = WithoutDeviceError(status);
+  *ended.mutable_status() = ToRpcStatus(sent);
   ended.set_evidence(
-      absl::StrCat("while ", NameOf(activity), ": ", status.ToString()));
+      absl::StrCat("while ", NameOf(activity), ": ", sent.ToString()));
   ended.set_secondary(ended.cause() == cadre::v1::FAILURE_CAUSE_COMMUNICATION);
   return ended;
 }

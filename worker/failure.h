@@ -12,7 +12,9 @@ namespace cadre {
 enum class Activity { kPrepare, kTrain, kSave, kExport };
 
 // Ended(ERROR) with the cause, the status and whether this rank only saw a peer
-// fail. The caller sets step.
+// fail. The caller sets step. An error that this rank's own device gave
+// (kernels/common/device_error.h) is DEVICE_ERROR whatever its code, but for
+// memory that ran out and a driver that the job cannot run with.
 cadre::v1::EndedState EndedByError(const absl::Status& status,
                                    Activity activity);
 

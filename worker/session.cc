@@ -13,12 +13,12 @@
 #include "base/failpoint.h"
 #include "base/file.h"
 #include "base/logging.h"
+#include "kernels/common/device_error.h"
 #include "model/model_spec.h"
 #include "plan/memory_budget.h"
 #include "plan/path_roots.h"
 #include "worker/checkpoint_orders.h"
 #include "worker/data_files.h"
-#include "worker/device/device_error.h"
 #include "worker/failure.h"
 #include "worker/job_options.h"
 #include "worker/model_flops.h"
@@ -268,9 +268,9 @@ class Session {
   EndedState Error(const absl::Status& status, Activity activity) {
     // An error after the order to stop is that order's effect.
     if (link_->stop_mode() == cadre::v1::STOP_MODE_NOW) return Aborted();
-    EndedState ended = EndedByError(
-        NamePeer(WithoutDeviceError(status), assignment_), activity);
-    CountDeviceError(status, ended);
+    const absl::Status error = BlameDevice(NamePeer(status, assignment_));
+    EndedState ended = EndedByError(error, activity);
+    CountDeviceError(error, ended);
     CADRE_LOG(ERROR) << assignment_.job() << " rank " << assignment_.rank()
                      << (ended.secondary() ? ": a peer failed " : ": ")
                      << ended.evidence();
@@ -283,17 +283,34 @@ class Session {
     return ended;
   }
 
-  // A device that failed for good answers everything with its error: where an
-  // op's status does not tell the kind, asking for its memory does.
+  // A device that failed for good answers everything with its error. So where
+  // an op or a collective only says that something broke, it is asked.
+  absl::Status BlameDevice(const absl::Status& status) const {
+    switch (status.code()) {
+      case absl::StatusCode::kInternal:
+      case absl::StatusCode::kUnavailable:
+      case absl::StatusCode::kDeadlineExceeded:
+      case absl::StatusCode::kAborted:
+        break;
+      default:
+        return status;
+    }
+    if (DeviceErrorOf(status)) return status;
+    const absl::Status device = options_.backend->Memory().status();
+    const std::optional<DeviceErrorKind> kind = DeviceErrorOf(device);
+    if (!kind) return status;
+    return WithDeviceError(
+        absl::InternalError(absl::StrCat(
+            status.message(), "; the device answers: ", device.message())),
+        *kind);
+  }
+
   void CountDeviceError(const absl::Status& status, const EndedState& ended) {
-    std::optional<DeviceErrorKind> kind = DeviceErrorOf(status);
-    if (!kind && ended.cause() == cadre::v1::FAILURE_CAUSE_OUT_OF_MEMORY) {
-      kind = DeviceErrorKind::kOutOfMemory;
+    if (const auto kind = DeviceErrorOf(status)) {
+      options_.metrics->CountDeviceError(*kind);
+    } else if (ended.cause() == cadre::v1::FAILURE_CAUSE_OUT_OF_MEMORY) {
+      options_.metrics->CountDeviceError(DeviceErrorKind::kOutOfMemory);
     }
-    if (!kind && ended.cause() == cadre::v1::FAILURE_CAUSE_INTERNAL) {
-      kind = DeviceErrorOf(options_.backend->Memory().status());
-    }
-    if (kind) options_.metrics->CountDeviceError(*kind);
   }
 
   const SessionOptions& options_;

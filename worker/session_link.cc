@@ -345,4 +345,9 @@ bool SessionLink::ended() const {
   return state_.has_ended();
 }
 
+cadre::v1::FailureCause SessionLink::cause() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return state_.ended().cause();
+}
+
 }  // namespace cadre

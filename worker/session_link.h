@@ -116,6 +116,8 @@ class SessionLink {
   void SetConnected(bool connected);
 
   bool ended() const;
+  // Of the end; UNSPECIFIED before it, and where it was good.
+  cadre::v1::FailureCause cause() const;
   int64_t attempt_epoch() const { return attempt_epoch_; }
 
  private:

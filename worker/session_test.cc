@@ -15,10 +15,10 @@
 #include "base/metrics/registry.h"
 #include "base/status_matchers.h"
 #include "base/test_folder.h"
+#include "kernels/common/device_error.h"
 #include "plan/expert_placement.h"
 #include "plan/placement_proto.h"
 #include "worker/checkpoint/checkpoint.h"
-#include "worker/device/device_error.h"
 
 namespace cadre {
 namespace {
@@ -465,7 +465,9 @@ TEST_F(SessionTest, ErrorsOfTheDeviceAreCountedByKind) {
     return WithDeviceError(absl::InternalError("cudaMemcpyAsync"),
                            DeviceErrorKind::kHardware);
   };
-  EXPECT_EQ(Run().status().details_size(), 0) << "the wire knows no kinds";
+  const EndedState ended = Run();
+  EXPECT_EQ(ended.cause(), cadre::v1::FAILURE_CAUSE_DEVICE_ERROR);
+  EXPECT_EQ(ended.status().details_size(), 0) << "the wire knows no kinds";
   EXPECT_THAT(registry_.Text(), HasSubstr(DeviceErrors("hardware") + "1"));
   EXPECT_THAT(registry_.Text(), HasSubstr(DeviceErrors("launch") + "0"));
 }
@@ -477,8 +479,24 @@ TEST_F(SessionTest, ABrokenDeviceTellsTheKindThatTheOpDidNot) {
   script_.train = [](TrainObserver*) -> absl::StatusOr<TrainOutcome> {
     return absl::InternalError("grouped_gemm: an illegal address");
   };
-  Run();
+  const EndedState ended = Run();
+  EXPECT_EQ(ended.cause(), cadre::v1::FAILURE_CAUSE_DEVICE_ERROR);
+  EXPECT_THAT(ended.evidence(), HasSubstr("grouped_gemm: an illegal address"));
+  EXPECT_THAT(ended.evidence(), HasSubstr("cudaMemGetInfo"));
   EXPECT_THAT(registry_.Text(), HasSubstr(DeviceErrors("launch") + "1"));
+}
+
+TEST_F(SessionTest, ACollectiveThatItsOwnDeviceBrokeIsNotAPeersFailure) {
+  link_.SetTarget(DesiredRun::TARGET_TRAIN);
+  script_.device = WithDeviceError(absl::UnavailableError("cudaMemGetInfo"),
+                                   DeviceErrorKind::kHardware);
+  script_.train = [](TrainObserver*) -> absl::StatusOr<TrainOutcome> {
+    return absl::UnavailableError("all-to-all: unhandled cuda error");
+  };
+  const EndedState ended = Run();
+  EXPECT_EQ(ended.cause(), cadre::v1::FAILURE_CAUSE_DEVICE_ERROR);
+  EXPECT_FALSE(ended.secondary());
+  EXPECT_THAT(registry_.Text(), HasSubstr(DeviceErrors("hardware") + "1"));
 }
 
 TEST_F(SessionTest, RemovesCheckpointsBetweenSteps) {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "base/logging.h"
-#include "worker/device/device_error.h"
+#include "kernels/common/device_error.h"
 #include "worker/expert_balance.h"
 #include "worker/moe/link_tiers.h"
 #include "worker/train/trainer.h"

@@ -12,7 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/metrics/registry.h"
-#include "worker/device/device_error.h"
+#include "kernels/common/device_error.h"
 
 namespace cadre {
 

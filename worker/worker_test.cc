@@ -5,8 +5,8 @@
 
 #include "base/metrics/registry.h"
 #include "base/status_matchers.h"
+#include "kernels/common/device_error.h"
 #include "worker/comm/peer_failure.h"
-#include "worker/device/device_error.h"
 #include "worker/expert_balance.h"
 #include "worker/failure.h"
 #include "worker/rendezvous_client.h"
@@ -271,6 +271,18 @@ TEST(FailureTest, TheCauseFollowsTheCodeAndWhatWasDone) {
             cadre::v1::FAILURE_CAUSE_STORAGE);
   EXPECT_EQ(cause(absl::InternalError("x"), Activity::kTrain),
             cadre::v1::FAILURE_CAUSE_INTERNAL);
+  const auto device = [&](DeviceErrorKind kind) {
+    return cause(WithDeviceError(absl::UnavailableError("x"), kind),
+                 Activity::kSave);
+  };
+  EXPECT_EQ(device(DeviceErrorKind::kLaunch),
+            cadre::v1::FAILURE_CAUSE_DEVICE_ERROR);
+  EXPECT_EQ(device(DeviceErrorKind::kHardware),
+            cadre::v1::FAILURE_CAUSE_DEVICE_ERROR);
+  EXPECT_EQ(cause(WithDeviceError(absl::FailedPreconditionError("x"),
+                                  DeviceErrorKind::kDriver),
+                  Activity::kPrepare),
+            cadre::v1::FAILURE_CAUSE_USER);
 }
 
 TEST(FailureTest, APeersFailureIsSecondary) {

@@ -15,9 +15,9 @@ absl::StatusOr<Encode> Encoder() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult result;
   CADRE_RETURN_IF_ERROR(CudaStatus(
-      "attention: looking up cuTensorMapEncodeTiled",
       cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
-                                       12000, cudaEnableDefault, &result)));
+                                       12000, cudaEnableDefault, &result),
+      "attention: looking up cuTensorMapEncodeTiled"));
   if (function == nullptr) {
     return absl::FailedPreconditionError(
         "attention: the driver has no cuTensorMapEncodeTiled; install a driver "

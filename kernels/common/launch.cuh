@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "kernels/common/cuda_status.h"
 #include "kernels/common/dtype.h"
 #include "kernels/common/exec.h"
 #include "kernels/common/tensor.h"
@@ -38,16 +39,6 @@ struct DTypeOf<uint8_t> {
 
 inline cudaStream_t StreamOf(const Exec& exec) {
   return static_cast<cudaStream_t>(exec.stream);
-}
-
-// OK, or INTERNAL naming what was attempted and CUDA's own words. Out of
-// memory is RESOURCE_EXHAUSTED.
-inline absl::Status CudaStatus(absl::string_view what, cudaError_t error) {
-  if (error == cudaSuccess) return absl::OkStatus();
-  const std::string text = absl::StrCat(what, ": ", cudaGetErrorName(error),
-                                        ": ", cudaGetErrorString(error));
-  return error == cudaErrorMemoryAllocation ? absl::ResourceExhaustedError(text)
-                                            : absl::InternalError(text);
 }
 
 struct LaunchShape {
@@ -70,14 +61,14 @@ absl::Status Launch(absl::string_view op, const Exec& exec,
         static_cast<int>(shape.shared_bytes));
     if (error != cudaSuccess) {
       cudaGetLastError();  // not sticky: the next launch starts clean
-      return CudaStatus(absl::StrCat(op, ": asking for ", shape.shared_bytes,
-                                     " bytes of shared memory"),
-                        error);
+      return CudaStatus(error,
+                        absl::StrCat(op, ": asking for ", shape.shared_bytes,
+                                     " bytes of shared memory"));
     }
   }
   kernel<<<shape.grid, shape.block, shape.shared_bytes, StreamOf(exec)>>>(
       static_cast<Params>(std::forward<Args>(args))...);
-  return CudaStatus(absl::StrCat(op, ": launch"), cudaGetLastError());
+  return CudaStatus(cudaGetLastError(), absl::StrCat(op, ": launch"));
 }
 
 // Calls fn(float{}) or fn(__nv_bfloat16{}) by dtype, which the check narrowed.

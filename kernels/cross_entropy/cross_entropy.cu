@@ -146,9 +146,9 @@ absl::Status LinearCrossEntropyCuda(const Exec& exec,
       const absl::Status status =
           wide ? Gemm(exec, {.a = x, .b = args.head, .c = out, .trans_b = true})
                : CudaStatus(
-                     "cross_entropy: copying logits",
                      cudaMemcpyAsync(out.raw(), logits.raw(), out.num_bytes(),
-                                     cudaMemcpyDeviceToDevice, StreamOf(exec)));
+                                     cudaMemcpyDeviceToDevice, StreamOf(exec)),
+                     "cross_entropy: copying logits");
       CADRE_RETURN_IF_ERROR(status);
     }
     const CrossEntropyArgs rows = {.logits = logits,

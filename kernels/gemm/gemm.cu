@@ -186,7 +186,7 @@ struct StreamState {
     }
     const cudaError_t error = cudaMalloc(&workspace, kWorkspaceBytes);
     if (error != cudaSuccess) cudaGetLastError();
-    return CudaStatus("gemm: workspace of 64 MiB", error);
+    return CudaStatus(error, "gemm: workspace of 64 MiB");
   }
 };
 
@@ -198,7 +198,7 @@ absl::StatusOr<StreamState*> StateOf(const Exec& exec) {
       *new std::map<std::pair<int, void*>, std::unique_ptr<StreamState>>;
   int device = 0;
   CADRE_RETURN_IF_ERROR(
-      CudaStatus("gemm: asking for the device", cudaGetDevice(&device)));
+      CudaStatus(cudaGetDevice(&device), "gemm: asking for the device"));
   const std::lock_guard<std::mutex> lock(mutex);
   std::unique_ptr<StreamState>& state = states[{device, exec.stream}];
   if (state == nullptr) state = std::make_unique<StreamState>();

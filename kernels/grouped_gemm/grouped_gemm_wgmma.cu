@@ -291,9 +291,9 @@ absl::StatusOr<decltype(&cuTensorMapEncodeTiled)> Encoder() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult result;
   CADRE_RETURN_IF_ERROR(CudaStatus(
-      "grouped_gemm: looking up cuTensorMapEncodeTiled",
       cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
-                                       12000, cudaEnableDefault, &result)));
+                                       12000, cudaEnableDefault, &result),
+      "grouped_gemm: looking up cuTensorMapEncodeTiled"));
   if (function == nullptr) {
     return absl::FailedPreconditionError(
         "grouped_gemm: the driver has no cuTensorMapEncodeTiled; install a "
@@ -348,12 +348,12 @@ absl::Status Run(const Exec& exec, const GroupedGemmArgs& args) {
                         .alpha = static_cast<float>(args.alpha),
                         .accumulate = args.accumulate};
   int device = 0, multiprocessors = 0;
-  CADRE_RETURN_IF_ERROR(CudaStatus("grouped_gemm: asking for the device",
-                                   cudaGetDevice(&device)));
-  CADRE_RETURN_IF_ERROR(CudaStatus(
-      "grouped_gemm: asking for the multiprocessors",
-      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount,
-                             device)));
+  CADRE_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&device),
+                                   "grouped_gemm: asking for the device"));
+  CADRE_RETURN_IF_ERROR(
+      CudaStatus(cudaDeviceGetAttribute(&multiprocessors,
+                                        cudaDevAttrMultiProcessorCount, device),
+                 "grouped_gemm: asking for the multiprocessors"));
   return Launch("grouped_gemm", exec,
                 {.grid = dim3(static_cast<unsigned>(multiprocessors)),
                  .block = dim3(kThreads),

@@ -121,7 +121,7 @@ absl::Status LaunchBeside(absl::string_view op, const Exec& exec,
         &config, kernel, static_cast<Params>(std::forward<Args>(args))...);
   }
   if (error != cudaSuccess) cudaGetLastError();  // not sticky
-  return CudaStatus(absl::StrCat(op, ": launch"), error);
+  return CudaStatus(error, absl::StrCat(op, ": launch"));
 }
 
 // The tables, zeroed padding and the words of progress.

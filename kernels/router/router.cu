@@ -137,9 +137,9 @@ absl::Status RouterForwardCuda(const Exec& exec,
       args.ids.data<int32_t>(), args.weights.data<float>()));
   if (!args.counts.present()) return absl::OkStatus();
   CADRE_RETURN_IF_ERROR(
-      CudaStatus("router: clearing counts",
-                 cudaMemsetAsync(args.counts.raw(), 0, args.counts.num_bytes(),
-                                 StreamOf(exec))));
+      CudaStatus(cudaMemsetAsync(args.counts.raw(), 0, args.counts.num_bytes(),
+                                 StreamOf(exec)),
+                 "router: clearing counts"));
   return Launch(kOp, exec, {.grid = GridFor(tokens * k, 256), .block = 256},
                 CountKernel, args.ids.data<int32_t>(), tokens * k,
                 static_cast<unsigned long long*>(args.counts.raw()));

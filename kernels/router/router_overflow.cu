@@ -308,13 +308,13 @@ absl::Status RouterOverflowCuda(const Exec& exec,
   float* const weight_sum = args.weight_sum.data<float>();
   auto* const counts = static_cast<unsigned long long*>(args.counts.raw());
   CADRE_RETURN_IF_ERROR(CudaStatus(
-      "router overflow: clearing counts",
-      cudaMemsetAsync(counts, 0, args.counts.num_bytes(), StreamOf(exec))));
+      cudaMemsetAsync(counts, 0, args.counts.num_bytes(), StreamOf(exec)),
+      "router overflow: clearing counts"));
   if (pairs == 0) return absl::OkStatus();
   CADRE_RETURN_IF_ERROR(
-      CudaStatus("router overflow: copying ids",
-                 cudaMemcpyAsync(routed, ids, args.ids.num_bytes(),
-                                 cudaMemcpyDeviceToDevice, StreamOf(exec))));
+      CudaStatus(cudaMemcpyAsync(routed, ids, args.ids.num_bytes(),
+                                 cudaMemcpyDeviceToDevice, StreamOf(exec)),
+                 "router overflow: copying ids"));
   const auto blocks = [](int64_t n) {
     return LaunchShape{.grid = unsigned((n + kBlock - 1) / kBlock),
                        .block = kBlock};

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "kernels/common/cuda_status.h"
 #include "tests/gpu/runtime_calls.h"
-#include "worker/device/cuda_status.h"
 
 namespace cadre::testing {
 namespace {

@@ -11,10 +11,10 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/common/cuda_status.h"
 #include "worker/comm/arguments.h"
 #include "worker/comm/nccl_handle.h"
 #include "worker/device/buffer.h"
-#include "worker/device/cuda_status.h"
 #include "worker/device/cuda_stream.h"
 
 namespace cadre {

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/common/cuda_status.h"
 #include "worker/device/cuda_facts.h"
-#include "worker/device/cuda_status.h"
 #include "worker/device/cuda_stream.h"
 #include "worker/device/device.h"
 

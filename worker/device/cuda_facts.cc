@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "worker/device/cuda_status.h"
+#include "kernels/common/cuda_status.h"
 
 namespace cadre {
 

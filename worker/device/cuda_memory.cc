@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "kernels/common/cuda_status.h"
+#include "kernels/common/device_error.h"
 #include "worker/device/cuda_calls.h"
-#include "worker/device/cuda_status.h"
-#include "worker/device/device_error.h"
 
 namespace cadre {
 namespace {

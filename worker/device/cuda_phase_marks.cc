@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "worker/device/cuda_status.h"
+#include "kernels/common/cuda_status.h"
 #include "worker/device/cuda_stream.h"
 #include "worker/device/phase_clock.h"
 

@@ -4,7 +4,7 @@
 
 #include "base/logging.h"
 #include "base/status_macros.h"
-#include "worker/device/cuda_status.h"
+#include "kernels/common/cuda_status.h"
 
 namespace cadre {
 

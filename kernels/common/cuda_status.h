@@ -1,5 +1,5 @@
-#ifndef CADRE_WORKER_DEVICE_CUDA_STATUS_H_
-#define CADRE_WORKER_DEVICE_CUDA_STATUS_H_
+#ifndef CADRE_KERNELS_COMMON_CUDA_STATUS_H_
+#define CADRE_KERNELS_COMMON_CUDA_STATUS_H_
 
 // The one place where a CUDA error becomes a Status. Linked into the CUDA
 // plugin only.
@@ -17,4 +17,4 @@ absl::Status CudaStatus(int error, absl::string_view call);
 
 }  // namespace cadre
 
-#endif  // CADRE_WORKER_DEVICE_CUDA_STATUS_H_
+#endif  // CADRE_KERNELS_COMMON_CUDA_STATUS_H_

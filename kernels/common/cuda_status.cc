@@ -1,9 +1,9 @@
-#include "worker/device/cuda_status.h"
+#include "kernels/common/cuda_status.h"
 
 #include <cuda_runtime_api.h>
 
 #include "absl/strings/str_cat.h"
-#include "worker/device/device_error.h"
+#include "kernels/common/device_error.h"
 
 namespace cadre {
 namespace {

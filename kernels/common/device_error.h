@@ -1,5 +1,5 @@
-#ifndef CADRE_WORKER_DEVICE_DEVICE_ERROR_H_
-#define CADRE_WORKER_DEVICE_DEVICE_ERROR_H_
+#ifndef CADRE_KERNELS_COMMON_DEVICE_ERROR_H_
+#define CADRE_KERNELS_COMMON_DEVICE_ERROR_H_
 
 // What kind of error a device's driver answered. It travels in the status, so
 // that whoever counts errors need not read messages. Thread-safe.
@@ -32,4 +32,4 @@ absl::Status WithoutDeviceError(absl::Status status);
 
 }  // namespace cadre
 
-#endif  // CADRE_WORKER_DEVICE_DEVICE_ERROR_H_
+#endif  // CADRE_KERNELS_COMMON_DEVICE_ERROR_H_

@@ -1,4 +1,4 @@
-#include "worker/device/device_error.h"
+#include "kernels/common/device_error.h"
 
 #include <string>
 
