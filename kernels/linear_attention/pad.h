@@ -32,7 +32,7 @@ struct PadLayout {
   int64_t bytes;
 };
 
-// Monotone in tokens, heads and documents. Has room for every optional output,
+// Monotone in tokens and documents. Has room for every optional output,
 // and for d_final_state: the inputs, by which callers ask, do not tell.
 inline PadLayout LayOutPad(const PadShape& shape) {
   const WorkShape& work = shape.work;
