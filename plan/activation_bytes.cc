@@ -11,15 +11,41 @@ int64_t Streams(const ModelSpec& model) {
   return hyper == nullptr ? 1 : hyper->multiplicity;
 }
 
-// Linear attention with `heads` states of width `d`, which keeps `kept` bytes
-// and brings back `replay`.
-void AddRecurrent(double heads, double d, double kept, double replay,
+// Heads of linear attention; `gates`: a decay for each key channel.
+struct RecurrentHeads {
+  double keys, values;  // numbers of heads
+  int64_t key_dim, value_dim;
+  bool gates;
+};
+
+// Whether GPUs work on copies widened to 128 with zeros.
+bool IsWidened(const RecurrentHeads& heads) {
+  const auto fits = [](int64_t dim) { return dim == 64 || dim == 128; };
+  return fits(heads.key_dim) && fits(heads.value_dim) &&
+         !(heads.key_dim == 128 && heads.value_dim == 128);
+}
+
+// Those copies in the backward: q, k, z, v, the output's gradient and theirs.
+double WidenedBytes(const RecurrentHeads& heads) {
+  double rows = 0;
+  if (heads.key_dim == 64)
+    rows += 4 * heads.keys + (heads.gates ? 2 * heads.values : 0);
+  if (heads.value_dim == 64) rows += 3 * heads.values;
+  return 2 * 128 * rows;
+}
+
+// Linear attention, which keeps `kept` bytes and brings back `replay`.
+void AddRecurrent(const RecurrentHeads& heads, double kept, double replay,
                   const ActivationShape& shape, BlockActivations* out) {
-  out->mixer_kept += kept + 12 * heads;
+  const auto d = static_cast<double>(std::max(heads.key_dim, heads.value_dim));
+  const bool widened = IsWidened(heads);
+  out->mixer_kept += kept + 12 * heads.values;
   // Chunk states are made again inside the backward, head group by head group.
   out->mixer_replay += replay;
-  out->mixer_live += 6 * heads * d + 10 * heads * d +
-                     17 * d * std::min<double>(heads, shape.kda_head_group);
+  out->mixer_live += 6 * heads.values * d + 10 * heads.values * d +
+                     17 * (widened ? 128 : d) *
+                         std::min<double>(heads.values, shape.kda_head_group);
+  if (widened) out->mixer_live += WidenedBytes(heads);
 }
 
 struct AddMixer {
@@ -28,17 +54,24 @@ struct AddMixer {
 
   void operator()(const KdaSpec& kda) const {
     const double width = static_cast<double>(kda.num_heads * kda.head_dim);
-    AddRecurrent(kda.num_heads, kda.head_dim, 10 * width, 12 * width, shape,
-                 out);
+    AddRecurrent({.keys = static_cast<double>(kda.num_heads),
+                  .values = static_cast<double>(kda.num_heads),
+                  .key_dim = kda.head_dim,
+                  .value_dim = kda.head_dim,
+                  .gates = true},
+                 10 * width, 12 * width, shape, out);
   }
   void operator()(const GdnSpec& gdn) const {
     const auto keys = static_cast<double>(gdn.num_key_heads * gdn.key_head_dim);
     const auto values =
         static_cast<double>(gdn.num_value_heads * gdn.value_head_dim);
     const double kept = 16 * keys + 12 * values;
-    AddRecurrent(gdn.num_value_heads,
-                 std::max(gdn.value_head_dim, gdn.key_head_dim), kept, kept,
-                 shape, out);
+    AddRecurrent({.keys = static_cast<double>(gdn.num_key_heads),
+                  .values = static_cast<double>(gdn.num_value_heads),
+                  .key_dim = gdn.key_head_dim,
+                  .value_dim = gdn.value_head_dim,
+                  .gates = false},
+                 kept, kept, shape, out);
   }
   void operator()(const MlaSpec& mla) const {
     const double h = mla.num_heads;

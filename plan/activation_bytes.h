@@ -23,7 +23,9 @@
 // values, c is the width of a latent key (kv_lora + rope). KDA's backward needs
 // 6 H d (after the convolution) and 10 H d (gradients) at once, and the
 // workspace of one head group; a replay needs 12 H d at once, since
-// chunk states are made group by group. Source: section 9 of the design of the
+// chunk states are made group by group. Where keys or values are 64 wide the
+// group's workspace is that of 128, and copies of all heads with rows of 128
+// lie beside it: 2,304 H for KDA. Source: section 9 of the design of the
 // memory model; docs/memory_model.md says what each part is.
 
 #include <cstdint>

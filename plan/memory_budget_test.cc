@@ -173,6 +173,27 @@ TEST(BudgetMemory, WorkedExampleOfOneDevice) {
                              HasSubstr("activation_checkpointing"))));
 }
 
+TEST(BudgetMemory, HeadsOf64CountTheCopiesOf128) {
+  ModelSpec model = KimiK3();
+  const LoraPlan lora = Lora(model, {"q_proj"});
+  const auto live = [&](int64_t dim) {
+    for (BlockSpec& block : model.blocks) {
+      if (auto* kda = std::get_if<KdaSpec>(&block.mixer)) {
+        kda->num_heads = 512;
+        kda->head_dim = dim;
+      }
+    }
+    const MemoryRequest request = Request(model, &lora, 128, 16, 64, 8192);
+    const auto budget = BudgetMemory(request);
+    EXPECT_OK(budget.status());
+    return static_cast<double>(budget->BytesOf("live block")) / 8192;
+  };
+  // Per token 12 H d brought back by the replay and 16 H d beside it; the head
+  // group's 17 d is that of 128, and nine tensors have 2 x 128 bytes a head.
+  const double wide = live(128), narrow = live(64);
+  EXPECT_NEAR(wide - narrow, (12 + 16) * 512 * 64 - 9 * 256 * 512, 1);
+}
+
 TEST(BudgetMemory, ADenseWorldHasNoExpertTerms) {
   ASSERT_OK_AND_ASSIGN(const ModelSpec model, ParseModelSpec(R"({
     "model_type": "qwen3_moe", "hidden_size": 32, "num_hidden_layers": 2,
