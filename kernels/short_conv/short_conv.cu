@@ -1,3 +1,4 @@
+#include "kernels/common/column_groups.h"
 #include "kernels/common/documents.cuh"
 #include "kernels/common/launch.cuh"
 #include "kernels/common/math.cuh"
@@ -14,14 +15,21 @@ constexpr int kTokens = 16;   // a thread walks this many
 constexpr int kBlock = 128;   // threads, side by side over channels
 constexpr int kMaxWidth = 8;  // taps
 
+// Rows of x and dx: how far apart, and which of their columns are channels.
+struct Rows {
+  int64_t pitch;
+  ColumnGroups at;
+};
+
 // A thread holds N channels, their W taps and the last W - 1 rows of x.
 template <typename T, int N, int W>
-__global__ void ForwardKernel(const T* __restrict__ x,
+__global__ void ForwardKernel(const T* __restrict__ x, Rows rows,
                               const float* __restrict__ w, const int32_t* cu,
                               int docs, int64_t tokens, int64_t channels,
                               T* __restrict__ y) {
   const int64_t c = (int64_t(blockIdx.y) * kBlock + threadIdx.x) * N;
   if (c >= channels) return;
+  const int64_t at = rows.at.Column(c);
   const int64_t first = int64_t(blockIdx.x) * kTokens;
   float tap[W][N], row[W][N];
 #pragma unroll
@@ -36,7 +44,7 @@ __global__ void ForwardKernel(const T* __restrict__ x,
 #pragma unroll
     for (int n = 0; n < N; ++n) row[j][n] = 0;
     if (!walk.padding() && source >= walk.start())
-      LoadVec<N>(x + source * channels + c, row[j]);
+      LoadVec<N>(x + source * rows.pitch + at, row[j]);
   }
   const int64_t end = min(tokens, first + kTokens);
   for (int64_t t = first; t < end; ++t) {
@@ -51,7 +59,7 @@ __global__ void ForwardKernel(const T* __restrict__ x,
           for (int n = 0; n < N; ++n) row[j][n] = 0;
         }
       }
-      LoadVec<N>(x + t * channels + c, row[W - 1]);
+      LoadVec<N>(x + t * rows.pitch + at, row[W - 1]);
 #pragma unroll
       for (int n = 0; n < N; ++n) {
         float sum = 0;
@@ -72,13 +80,14 @@ __global__ void ForwardKernel(const T* __restrict__ x,
 // Walks W - 1 tokens further than it writes: dx of a token is complete once dc
 // of the W - 1 tokens behind it is known.
 template <typename T, int N, int W>
-__global__ void BackwardKernel(const T* __restrict__ x,
+__global__ void BackwardKernel(const T* __restrict__ x, Rows rows,
                                const float* __restrict__ w, const int32_t* cu,
                                int docs, const T* __restrict__ dy,
                                int64_t tokens, int64_t channels,
                                T* __restrict__ dx) {
   const int64_t c = (int64_t(blockIdx.y) * kBlock + threadIdx.x) * N;
   if (c >= channels) return;
+  const int64_t at = rows.at.Column(c);
   const int64_t first = int64_t(blockIdx.x) * kTokens;
   float tap[W][N], row[W][N], sum[W][N];  // sum[j] becomes dx of t - W + 1 + j
 #pragma unroll
@@ -95,7 +104,7 @@ __global__ void BackwardKernel(const T* __restrict__ x,
   for (int j = 0; j < W - 1; ++j) {
     const int64_t source = first - W + 1 + j;
     if (!walk.padding() && source >= walk.start())
-      LoadVec<N>(x + source * channels + c, row[j]);
+      LoadVec<N>(x + source * rows.pitch + at, row[j]);
   }
   for (int64_t t = first; t < first + kTokens + W - 1; ++t) {
     const int before = walk.doc;
@@ -109,7 +118,7 @@ __global__ void BackwardKernel(const T* __restrict__ x,
         }
       }
       float g[N];
-      LoadVec<N>(x + t * channels + c, row[W - 1]);
+      LoadVec<N>(x + t * rows.pitch + at, row[W - 1]);
       LoadVec<N>(dy + t * channels + c, g);
 #pragma unroll
       for (int n = 0; n < N; ++n) {
@@ -132,7 +141,7 @@ __global__ void BackwardKernel(const T* __restrict__ x,
     }
     const int64_t done = t - W + 1;
     if (done >= first && done < tokens)
-      StoreVec<N>(dx + done * channels + c, sum[0]);
+      StoreVec<N>(dx + done * rows.pitch + at, sum[0]);
 #pragma unroll
     for (int j = 0; j < W; ++j) {
 #pragma unroll
@@ -145,6 +154,7 @@ __global__ void BackwardKernel(const T* __restrict__ x,
 template <typename T>
 struct TapTerm {
   const T* x;
+  Rows rows;
   const float* w;
   const int32_t* cu;
   int docs;
@@ -157,22 +167,25 @@ struct TapTerm {
     const DocumentRange document = DocumentAt(cu, docs, t);
     const int64_t source = t - width + 1 + tap;
     if (document.begin == document.end || source < document.begin) return 0;
+    const int64_t at = rows.at.Column(c);
     float conv = 0;
     for (int j = 0; j < width; ++j) {
       const int64_t s = t - width + 1 + j;
       if (s >= document.begin)
-        conv += w[c * width + j] * ToFloat(x[s * channels + c]);
+        conv += w[c * width + j] * ToFloat(x[s * rows.pitch + at]);
     }
     return ToFloat(dy[t * channels + c]) * device::SiluGrad(conv) *
-           ToFloat(x[source * channels + c]);
+           ToFloat(x[source * rows.pitch + at]);
   }
 };
 
 // Calls fn(zero of T, channels of a thread, taps), the latter two constants.
-template <typename Fn>
-absl::Status Dispatch(DType dtype, int64_t channels, int64_t width,
-                      bool aligned, Fn&& fn) {
-  return DispatchCuda(dtype, [&](auto zero) {
+template <typename Args, typename Fn>
+absl::Status Dispatch(const Args& args, bool aligned, Fn&& fn) {
+  const int64_t channels = args.w.dim(0), width = args.w.dim(1);
+  const bool whole =
+      channels % 4 == 0 && args.x.dim(1) % 4 == 0 && args.at.InStepsOf(4);
+  return DispatchCuda(args.x.dtype(), [&](auto zero) {
     auto with_width = [&](auto n) -> absl::Status {
       switch (width) {
 #define CADRE_CASE(W) \
@@ -193,7 +206,7 @@ absl::Status Dispatch(DType dtype, int64_t channels, int64_t width,
           " taps; the CUDA kernels are compiled for at most ", kMaxWidth));
     };
     // Long filters are rare: one channel a thread will do.
-    return aligned && channels % 4 == 0 && width <= 4
+    return aligned && whole && width <= 4
                ? with_width(std::integral_constant<int, 4>{})
                : with_width(std::integral_constant<int, 1>{});
   });
@@ -210,15 +223,15 @@ LaunchShape ShapeFor(int64_t tokens, int64_t channels, int n) {
 
 absl::Status ShortConvForwardCuda(const Exec& exec,
                                   const ShortConvForwardArgs& args) {
-  const int64_t tokens = args.x.dim(0), channels = args.x.dim(1);
+  const int64_t tokens = args.x.dim(0), channels = args.w.dim(0);
+  const Rows rows{.pitch = args.x.dim(1), .at = args.at};
   const int docs = static_cast<int>(args.cu_seqlens.dim(0) - 1);
-  return Dispatch(args.x.dtype(), channels, args.w.dim(1),
-                  Aligned16(args.x.raw(), args.y.raw()),
+  return Dispatch(args, Aligned16(args.x.raw(), args.y.raw()),
                   [&](auto zero, auto n, auto width) {
                     using T = decltype(zero);
                     return Launch(kOp, exec, ShapeFor(tokens, channels, n),
                                   ForwardKernel<T, n(), width()>,
-                                  args.x.data<T>(), args.w.data<float>(),
+                                  args.x.data<T>(), rows, args.w.data<float>(),
                                   args.cu_seqlens.data<int32_t>(), docs, tokens,
                                   channels, args.y.data<T>());
                   });
@@ -226,24 +239,24 @@ absl::Status ShortConvForwardCuda(const Exec& exec,
 
 absl::Status ShortConvBackwardCuda(const Exec& exec,
                                    const ShortConvBackwardArgs& args) {
-  const int64_t tokens = args.x.dim(0), channels = args.x.dim(1);
+  const int64_t tokens = args.x.dim(0), channels = args.w.dim(0);
+  const Rows rows{.pitch = args.x.dim(1), .at = args.at};
   const int docs = static_cast<int>(args.cu_seqlens.dim(0) - 1);
   return Dispatch(
-      args.x.dtype(), channels, args.w.dim(1),
-      Aligned16(args.x.raw(), args.dy.raw(), args.dx.raw()),
+      args, Aligned16(args.x.raw(), args.dy.raw(), args.dx.raw()),
       [&](auto zero, auto n, auto width) -> absl::Status {
         using T = decltype(zero);
         const int32_t* const cu = args.cu_seqlens.data<int32_t>();
         if (args.dw.present() && tokens > 0) {
-          const absl::Status status =
-              SumRows(kOp, exec, tokens, channels * width(),
-                      /*accumulate=*/true, args.dw.data<float>(),
-                      TapTerm<T>{args.x.data<T>(), args.w.data<float>(), cu,
-                                 docs, args.dy.data<T>(), channels, width()});
+          const absl::Status status = SumRows(
+              kOp, exec, tokens, channels * width(),
+              /*accumulate=*/true, args.dw.data<float>(),
+              TapTerm<T>{args.x.data<T>(), rows, args.w.data<float>(), cu, docs,
+                         args.dy.data<T>(), channels, width()});
           if (!status.ok()) return status;
         }
         return Launch(kOp, exec, ShapeFor(tokens, channels, n),
-                      BackwardKernel<T, n(), width()>, args.x.data<T>(),
+                      BackwardKernel<T, n(), width()>, args.x.data<T>(), rows,
                       args.w.data<float>(), cu, docs, args.dy.data<T>(), tokens,
                       channels, args.dx.data<T>());
       });

@@ -5,16 +5,18 @@
 // linear attention. Documents do not see each other.
 
 #include "absl/status/status.h"
+#include "kernels/common/column_groups.h"
 #include "kernels/common/exec.h"
 #include "kernels/common/tensor.h"
 
 namespace cadre {
 
 struct ShortConvForwardArgs {
-  Tensor x;           // [T,C]
+  Tensor x;           // [T,P], channels at `at`
   Tensor w;           // [C,W]; w[:,W-1] multiplies the current token
   Tensor cu_seqlens;  // i32[docs+1]; host on the CPU, device on CUDA
   Tensor y;           // [T,C]
+  ColumnGroups at = {};
 };
 
 struct ShortConvBackwardArgs {
@@ -22,8 +24,9 @@ struct ShortConvBackwardArgs {
   Tensor w;
   Tensor cu_seqlens;
   Tensor dy;  // [T,C]
-  Tensor dx;  // [T,C], overwritten
+  Tensor dx;  // [T,P], the columns of x overwritten, no others
   Tensor dw;  // [C,W], added to; optional
+  ColumnGroups at = {};
 };
 
 // c_t = sum_j w_j x_{t-W+1+j} with zeros before the document's first token;

@@ -30,7 +30,8 @@ std::vector<S> Taps(const Tensor& w, int64_t begin, int64_t end) {
 }
 
 // conv[0, n) = the sum before SiLU at token t of a document starting at
-// `start`; x points to the first channel of the block in token 0.
+// `start`; x points to the first channel of the block in token 0, and `pitch`
+// elements further to the one in token 1.
 template <typename S>
 void Convolve(const S* x, int64_t pitch, const S* taps, int64_t width,
               int64_t start, int64_t t, int64_t n, S* conv) {
@@ -45,38 +46,44 @@ void Convolve(const S* x, int64_t pitch, const S* taps, int64_t width,
   }
 }
 
-template <typename Body>
-void ForChannelBlocks(const Exec& exec, int64_t num_channels, Body body) {
-  const int64_t blocks = (num_channels + kChannelBlock - 1) / kChannelBlock;
-  ParallelFor(exec, blocks, 1, [&](int64_t first, int64_t last) {
-    for (int64_t block = first; block < last; ++block) {
-      body(block * kChannelBlock,
-           std::min(num_channels, (block + 1) * kChannelBlock));
-    }
-  });
+// A block lies within one group, so that its columns are side by side.
+template <typename Args, typename Body>
+void ForChannelBlocks(const Exec& exec, const Args& args, Body body) {
+  const int64_t channels = args.w.dim(0);
+  if (channels == 0) return;
+  const int64_t group = args.at.group == 0 ? channels : args.at.group;
+  const int64_t blocks = (group + kChannelBlock - 1) / kChannelBlock;
+  ParallelFor(exec, channels / group * blocks, 1,
+              [&](int64_t first, int64_t last) {
+                for (int64_t i = first; i < last; ++i) {
+                  const int64_t start = i / blocks * group;
+                  const int64_t at = i % blocks * kChannelBlock;
+                  body(start + at, start + std::min(group, at + kChannelBlock));
+                }
+              });
 }
 
 template <typename S>
 absl::Status Forward(const Exec& exec, const ShortConvForwardArgs& args) {
   const int64_t num_tokens = args.x.dim(0);
-  const int64_t pitch = args.x.dim(1);
+  const int64_t channels = args.w.dim(0), pitch = args.x.dim(1);
   const int64_t width = args.w.dim(1);
   const int64_t docs = args.cu_seqlens.dim(0) - 1;
   const int32_t* const cu = args.cu_seqlens.data<int32_t>();
-  ForChannelBlocks(exec, pitch, [&](int64_t begin, int64_t end) {
+  ForChannelBlocks(exec, args, [&](int64_t begin, int64_t end) {
     const int64_t n = end - begin;
     const std::vector<S> taps = Taps<S>(args.w, begin, end);
-    const S* x = args.x.data<S>() + begin;
+    const S* x = args.x.data<S>() + args.at.Column(begin);
     S* y = args.y.data<S>() + begin;
     for (int64_t doc = 0; doc < docs; ++doc) {
       for (int64_t t = cu[doc]; t < cu[doc + 1]; ++t) {
-        S* out = y + t * pitch;
+        S* out = y + t * channels;
         Convolve(x, pitch, taps.data(), width, cu[doc], t, n, out);
         for (int64_t c = 0; c < n; ++c) out[c] = Silu(out[c]);
       }
     }
     for (int64_t t = cu[docs]; t < num_tokens; ++t)
-      std::fill_n(y + t * pitch, n, S(0));
+      std::fill_n(y + t * channels, n, S(0));
   });
   return absl::OkStatus();
 }
@@ -84,25 +91,25 @@ absl::Status Forward(const Exec& exec, const ShortConvForwardArgs& args) {
 template <typename S>
 absl::Status Backward(const Exec& exec, const ShortConvBackwardArgs& args) {
   const int64_t num_tokens = args.x.dim(0);
-  const int64_t pitch = args.x.dim(1);
+  const int64_t channels = args.w.dim(0), pitch = args.x.dim(1);
   const int64_t width = args.w.dim(1);
   const int64_t docs = args.cu_seqlens.dim(0) - 1;
   const int32_t* const cu = args.cu_seqlens.data<int32_t>();
-  ForChannelBlocks(exec, pitch, [&](int64_t begin, int64_t end) {
+  ForChannelBlocks(exec, args, [&](int64_t begin, int64_t end) {
     const int64_t n = end - begin;
     const std::vector<S> taps = Taps<S>(args.w, begin, end);
     std::vector<double> dtaps(args.dw.present() ? taps.size() : 0, 0.0);
     std::vector<S> dc(n);
-    const S* x = args.x.data<S>() + begin;
+    const S* x = args.x.data<S>() + args.at.Column(begin);
     const S* dy = args.dy.data<S>() + begin;
-    S* dx = args.dx.data<S>() + begin;
+    S* dx = args.dx.data<S>() + args.at.Column(begin);
     for (int64_t t = 0; t < num_tokens; ++t)
       std::fill_n(dx + t * pitch, n, S(0));
     for (int64_t doc = 0; doc < docs; ++doc) {
       for (int64_t t = cu[doc]; t < cu[doc + 1]; ++t) {
         Convolve(x, pitch, taps.data(), width, cu[doc], t, n, dc.data());
         for (int64_t c = 0; c < n; ++c)
-          dc[c] = dy[t * pitch + c] * SiluGrad(dc[c]);
+          dc[c] = dy[t * channels + c] * SiluGrad(dc[c]);
         for (int64_t j = 0; j < width; ++j) {
           const int64_t source = t - width + 1 + j;
           if (source < cu[doc]) continue;
