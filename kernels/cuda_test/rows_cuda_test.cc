@@ -127,6 +127,55 @@ TEST_P(RowsCuda, GatedRmsNorm) {
   }
 }
 
+TEST_P(RowsCuda, GatedRmsNormOfAGateInAWiderMatrix) {
+  struct Case {
+    int64_t heads, d, width;
+    ColumnGroups at;
+  };
+  // Grouped by key head, with and without vectors; one group; odd columns.
+  for (const auto& [heads, d, width, at] :
+       {Case{4, 128, 1536, {.first = 512, .group = 256, .pitch = 768}},
+        Case{6, 64, 1440, {.first = 288, .group = 192, .pitch = 480}},
+        Case{2, 128, 600, {.first = 104, .group = 256}},
+        Case{2, 128, 602, {.first = 105, .group = 128, .pitch = 260}},
+        Case{3, 5, 40, {.first = 2, .group = 5, .pitch = 12}}}) {
+    for (const int64_t tokens : {1, 37}) {
+      Twins twins(GetParam());
+      Twin& x = twins.Act({tokens, heads, d}, 2);
+      Twin& gate = twins.Act({tokens, width}, 2);
+      Twin& w = twins.Param({d});
+      Twin& y = twins.ActOut({tokens, heads, d});
+      Twin& dy = twins.Act({tokens, heads, d});
+      Twin& dx = twins.ActOut({tokens, heads, d});
+      Twin& dgate = twins.Zeros(GetParam(), {tokens, width});
+      Twin& dw = twins.Param({d});
+      const ColumnGroups where = at;
+      twins.Check(
+          [&](const Exec& exec, const View& view) {
+            const absl::Status status =
+                GatedRmsNormForward(exec, {.x = view(x),
+                                           .gate = view(gate),
+                                           .w = view(w),
+                                           .y = view(y),
+                                           .activation = GateActivation::kSilu,
+                                           .gate_at = where});
+            if (!status.ok()) return status;
+            return GatedRmsNormBackward(exec,
+                                        {.x = view(x),
+                                         .gate = view(gate),
+                                         .w = view(w),
+                                         .dy = view(dy),
+                                         .dx = view(dx),
+                                         .dgate = view(dgate),
+                                         .dw = view(dw),
+                                         .activation = GateActivation::kSilu,
+                                         .gate_at = where});
+          },
+          {&y, &dx, &dgate, &dw});
+    }
+  }
+}
+
 TEST_P(RowsCuda, ShortConv) {
   // Documents shorter than the filter, empty ones, and padding behind.
   const std::vector<int32_t> cu = {0, 1, 3, 3, 20, 83, 84};

@@ -5,6 +5,7 @@
 // activation of the output gate.
 
 #include "absl/status/status.h"
+#include "kernels/common/column_groups.h"
 #include "kernels/common/exec.h"
 #include "kernels/common/tensor.h"
 
@@ -17,11 +18,14 @@ enum class GateActivation {
 
 struct GatedRmsNormForwardArgs {
   Tensor x;     // [...,V]: heads' outputs
-  Tensor gate;  // as x, before the activation
+  Tensor gate;  // as x, before the activation; or where gate_at says
   Tensor w;     // [V], one for all heads
   Tensor y;     // as x; may be x or gate itself
   double eps = 1e-6;
   GateActivation activation = GateActivation::kSigmoid;
+  // With groups (of whole heads), x is [T,n,V] and the gate [T,P], of which n V
+  // columns are its channels; then it is not y.
+  ColumnGroups gate_at = {};
 };
 
 struct GatedRmsNormBackwardArgs {
@@ -30,10 +34,12 @@ struct GatedRmsNormBackwardArgs {
   Tensor w;
   Tensor dy;     // as x
   Tensor dx;     // as x, overwritten; may be dy itself
-  Tensor dgate;  // as x, overwritten; may be dy if dx is not
+  Tensor dgate;  // as the gate, its channels overwritten; may be dy if dx is
+                 // not and the gate is as x
   Tensor dw;     // [V], added to; optional
   double eps = 1e-6;
   GateActivation activation = GateActivation::kSigmoid;
+  ColumnGroups gate_at = {};
 };
 
 // xhat = x (mean(x^2) + eps)^-1/2 ;  y = w xhat act(gate).

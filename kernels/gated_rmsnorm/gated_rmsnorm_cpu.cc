@@ -7,6 +7,7 @@
 #include "kernels/common/exec.h"
 #include "kernels/common/scalar_math.h"
 #include "kernels/common/tensor.h"
+#include "kernels/gated_rmsnorm/gate_rows.h"
 #include "kernels/gated_rmsnorm/gated_rmsnorm.h"
 
 namespace cadre {
@@ -31,12 +32,13 @@ S ReciprocalRms(const S* x, int64_t d, double eps) {
 template <typename S>
 absl::Status Forward(const Exec& exec, const GatedRmsNormForwardArgs& args) {
   const int64_t d = LastDim(args.x);
+  const GateRows gate_at(args.x, args.gate, args.gate_at);
   const S* const w = args.w.data<S>();
   ParallelFor(exec, NumRows(args.x), kGrain / (d + 1) + 1,
               [&](int64_t begin, int64_t end) {
                 for (int64_t row = begin; row < end; ++row) {
                   const S* x = args.x.data<S>() + row * d;
-                  const S* gate = args.gate.data<S>() + row * d;
+                  const S* gate = args.gate.data<S>() + gate_at(row);
                   S* y = args.y.data<S>() + row * d;
                   const S rho = ReciprocalRms(x, d, args.eps);
                   for (int64_t i = 0; i < d; ++i)
@@ -51,6 +53,7 @@ template <typename S>
 absl::Status Backward(const Exec& exec, const GatedRmsNormBackwardArgs& args) {
   const int64_t rows = NumRows(args.x);
   const int64_t d = LastDim(args.x);
+  const GateRows gate_at(args.x, args.gate, args.gate_at);
   const S* const w = args.w.data<S>();
   const S* const all_x = args.x.data<S>();
   const S* const all_gate = args.gate.data<S>();
@@ -65,29 +68,30 @@ absl::Status Backward(const Exec& exec, const GatedRmsNormBackwardArgs& args) {
   // sum runs over the rows in order, in double.
   if (args.dw.present()) {
     S* const dw = args.dw.data<S>();
-    ParallelFor(
-        exec, d, kGrain / (rows + 1) + 1, [&](int64_t begin, int64_t end) {
-          std::vector<double> sums(end - begin);
-          for (int64_t row = 0; row < rows; ++row) {
-            for (int64_t i = begin; i < end; ++i) {
-              const int64_t at = row * d + i;
-              sums[i - begin] += all_dy[at] * rstd[row] * all_x[at] *
-                                 Activate(args.activation, all_gate[at]);
-            }
-          }
-          for (int64_t i = begin; i < end; ++i)
-            dw[i] += static_cast<S>(sums[i - begin]);
-        });
+    ParallelFor(exec, d, kGrain / (rows + 1) + 1,
+                [&](int64_t begin, int64_t end) {
+                  std::vector<double> sums(end - begin);
+                  for (int64_t row = 0; row < rows; ++row) {
+                    const S* gate = all_gate + gate_at(row);
+                    for (int64_t i = begin; i < end; ++i) {
+                      const int64_t at = row * d + i;
+                      sums[i - begin] += all_dy[at] * rstd[row] * all_x[at] *
+                                         Activate(args.activation, gate[i]);
+                    }
+                  }
+                  for (int64_t i = begin; i < end; ++i)
+                    dw[i] += static_cast<S>(sums[i - begin]);
+                });
   }
   ParallelFor(
       exec, rows, kGrain / (d + 1) + 1, [&](int64_t begin, int64_t end) {
         std::vector<S> u(d);  // gradient of xhat
         for (int64_t row = begin; row < end; ++row) {
           const S* x = all_x + row * d;
-          const S* gate = all_gate + row * d;
+          const S* gate = all_gate + gate_at(row);
           const S* dy = all_dy + row * d;
           S* dx = args.dx.data<S>() + row * d;
-          S* dgate = args.dgate.data<S>() + row * d;
+          S* dgate = args.dgate.data<S>() + gate_at(row);
           const S rho = rstd[row];
           S dot = 0;
           for (int64_t i = 0; i < d; ++i) {

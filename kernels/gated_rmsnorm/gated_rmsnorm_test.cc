@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/status_matchers.h"
+#include "kernels/common/column_groups.h"
 #include "kernels/common/exec.h"
 #include "kernels/common/finite_difference.h"
 #include "kernels/common/test_tensor.h"
@@ -86,6 +87,63 @@ TEST(GatedRmsNorm, BackwardMatchesFiniteDifferences) {
         EXPECT_EQ(RelativeError(in_place, dx), 0);
       }
     }
+  }
+}
+
+TEST(GatedRmsNorm, GateInAWiderMatrixIsAsItsCopy) {
+  constexpr int64_t kT = 5, kV = 3;
+  struct Case {
+    int64_t heads, width;
+    ColumnGroups at;
+  };
+  for (const auto& [heads, width, at] :
+       {Case{4, 20, {.first = 4, .group = 6, .pitch = 10}},
+        Case{2, 11, {.first = 5, .group = 6}}}) {
+    const int64_t channels = heads * kV;
+    TestTensor x = TestTensor::Random(kF64, {kT, heads, kV}, 1);
+    TestTensor dy = TestTensor::Random(kF64, {kT, heads, kV}, 2);
+    TestTensor w = TestTensor::Random(kF64, {kV}, 3);
+    TestTensor wide = TestTensor::Random(kF64, {kT, width}, 4);
+    TestTensor gate = x;
+    for (int64_t i = 0; i < kT * channels; ++i)
+      gate.Set(i, wide.Get(i / channels * width + at.Column(i % channels)));
+    struct {
+      TestTensor y, dx, dgate, dw;
+    } want = {x, x, x, TestTensor::Zeros(kF64, {kV})},
+      got = {x, x, TestTensor::Full(kF64, {kT, width}, 7), want.dw};
+    const auto run = [&](TestTensor& from, const ColumnGroups& where,
+                         auto& out) {
+      EXPECT_OK(GatedRmsNormForward({}, {.x = x.view(),
+                                         .gate = from.view(),
+                                         .w = w.view(),
+                                         .y = out.y.view(),
+                                         .gate_at = where}));
+      EXPECT_OK(GatedRmsNormBackward({}, {.x = x.view(),
+                                          .gate = from.view(),
+                                          .w = w.view(),
+                                          .dy = dy.view(),
+                                          .dx = out.dx.view(),
+                                          .dgate = out.dgate.view(),
+                                          .dw = out.dw.view(),
+                                          .gate_at = where}));
+    };
+    run(gate, {}, want);
+    run(wide, at, got);
+    EXPECT_EQ(RelativeError(got.y, want.y), 0);
+    EXPECT_EQ(RelativeError(got.dx, want.dx), 0);
+    EXPECT_EQ(RelativeError(got.dw, want.dw), 0);
+    TestTensor dgate = TestTensor::Full(kF64, {kT, width}, 7);
+    for (int64_t i = 0; i < kT * channels; ++i)
+      dgate.Set(i / channels * width + at.Column(i % channels),
+                want.dgate.Get(i));
+    EXPECT_EQ(RelativeError(got.dgate, dgate), 0);
+    // A head over two groups.
+    EXPECT_THAT(GatedRmsNormForward({}, {.x = x.view(),
+                                         .gate = wide.view(),
+                                         .w = w.view(),
+                                         .y = got.y.view(),
+                                         .gate_at = {.group = 2, .pitch = 2}}),
+                StatusIs(absl::StatusCode::kInvalidArgument));
   }
 }
 
