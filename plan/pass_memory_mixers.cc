@@ -68,42 +68,45 @@ void Pass::Mixer(const GdnSpec& gdn, bool backward) {
   const char* const split[] = {"linear_attn.in_proj_qkv",
                                "linear_attn.in_proj_z", "linear_attn.in_proj_b",
                                "linear_attn.in_proj_a"};
+  const int64_t projected = channels + (grouped ? values : 0);
   if (!backward) {
-    Save({T_, channels});
-    Save({T_, values});
+    Save({T_, projected});
     Save({T_, heads});
     Save({T_, heads});
+    FakeScope scope(&scratch_);
     if (grouped) {
-      FakeScope scope(&scratch_);
-      Take({T_, channels + values});
       Take({T_, 2 * heads});
       Forward("linear_attn.in_proj_qkvz", D);
       Forward("linear_attn.in_proj_ba", D);
     } else {
+      Save({T_, values});
       for (const char* part : split) Forward(part, D);
     }
-    Save({T_, channels});
-    for (int i = 0; i < 4; ++i) Save({T_, keys});
+    // q, k and v behind the convolutions; in a replay also what the norm made.
+    for (const int64_t width : {keys, keys, values})
+      replay_ ? Save({T_, width}) : Take({T_, width});
     Save({T_, values});
-    Save({T_, values});
-    Save({T_, values});
+    if (replay_) Save({T_, values});
     Forward("linear_attn.out_proj", values);
     return;
   }
   FakeScope scope(&scratch_);
+  if (!replay_) Take({T_, values});
   Take({T_, values});
   Take({T_, values});
-  Take({T_, channels});
-  Take({T_, values});
-  Take({T_, heads});
-  Take({T_, heads});
+  Take({T_, projected});
+  if (!grouped) Take({T_, values});
   Backward("linear_attn.out_proj", values);
   Take({T_, keys});
   Take({T_, keys});
   Take({T_, values});
-  Take({T_, channels});
+  Take({T_, heads});
+  Take({T_, heads});
+  if (!replay_) {
+    Take({T_, keys});
+    Take({T_, keys});
+  }
   if (grouped) {
-    Take({T_, channels + values});
     Take({T_, 2 * heads});
     Backward("linear_attn.in_proj_qkvz", D);
     Backward("linear_attn.in_proj_ba", D);

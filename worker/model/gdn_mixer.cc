@@ -1,11 +1,11 @@
 #include "worker/model/gdn_mixer.h"
 
+#include <utility>
+
 #include "base/status_macros.h"
-#include "kernels/elementwise/elementwise.h"
 #include "kernels/gated_rmsnorm/gated_rmsnorm.h"
 #include "kernels/gdn/gdn.h"
-#include "kernels/l2norm/l2norm.h"
-#include "kernels/short_conv/short_conv.h"
+#include "kernels/short_conv/conv_front.h"
 
 namespace cadre {
 
@@ -30,91 +30,75 @@ absl::StatusOr<std::unique_ptr<Layer>> GdnMixer::Create(
   return m;
 }
 
-absl::Status GdnMixer::Regroup(const LayerContext& ctx, const Tensor& qkvz,
-                               const Tensor& ba, const Parts& parts,
-                               bool split) const {
-  const int64_t T = ctx.num_tokens, groups = spec_.num_key_heads;
-  const int64_t per_group = spec_.num_value_heads / groups;
-  const int64_t k = spec_.key_head_dim, v = per_group * spec_.value_head_dim;
-  const auto move = [&](const Tensor& grouped, int64_t from, const Tensor& part,
-                        int64_t to, int64_t width) {
-    return split ? CopyColumns(ctx.exec, {.src = grouped,
-                                          .dst = part,
-                                          .rows = T,
-                                          .src_column = from,
-                                          .dst_column = to,
-                                          .width = width})
-                 : CopyColumns(ctx.exec, {.src = part,
-                                          .dst = grouped,
-                                          .rows = T,
-                                          .src_column = to,
-                                          .dst_column = from,
-                                          .width = width});
-  };
-  for (int64_t g = 0; g < groups; ++g) {
-    // A group of qkvz: [q | k | v of its value heads | z of these].
-    const int64_t at = g * (2 * k + 2 * v);
-    CADRE_RETURN_IF_ERROR(move(qkvz, at, parts.qkv, g * k, k));
-    CADRE_RETURN_IF_ERROR(move(qkvz, at + k, parts.qkv, key_dim() + g * k, k));
-    CADRE_RETURN_IF_ERROR(
-        move(qkvz, at + 2 * k, parts.qkv, 2 * key_dim() + g * v, v));
-    CADRE_RETURN_IF_ERROR(move(qkvz, at + 2 * k + v, parts.gate, g * v, v));
-    // A group of ba: [b | a] of its value heads.
-    CADRE_RETURN_IF_ERROR(
-        move(ba, 2 * g * per_group, parts.beta, g * per_group, per_group));
-    CADRE_RETURN_IF_ERROR(
-        move(ba, (2 * g + 1) * per_group, parts.a, g * per_group, per_group));
+ColumnGroups GdnMixer::At(Part part) const {
+  const int64_t k = spec_.key_head_dim;
+  if (!grouped()) {
+    return part == kGate ? ColumnGroups{}
+                         : ColumnGroups{.first = int64_t{part} * key_dim(),
+                                        .group = Channels(part)};
   }
-  return absl::OkStatus();
+  // Of a key head: [q | k | v of its value heads | z of these].
+  const int64_t v = value_dim() / spec_.num_key_heads;
+  const int64_t starts[] = {0, k, 2 * k, 2 * k + v};
+  return {.first = starts[part],
+          .group = part == kQuery || part == kKey ? k : v,
+          .pitch = 2 * k + 2 * v};
 }
 
-absl::Status GdnMixer::Project(const LayerContext& ctx, const Tensor& x) {
-  const int64_t T = ctx.num_tokens, heads = spec_.num_value_heads;
-  pre_ = ctx.Saved({T, 2 * key_dim() + value_dim()});
-  gate_ = ctx.Saved({T, value_dim()});
-  beta_ = ctx.SavedParam({T, heads});
-  decay_ = ctx.SavedParam({T, heads});
-  if (spec_.projections == GdnSpec::Projections::kGroupedQkvzBa) {
-    ArenaScope scope(ctx.scratch);
-    const Tensor qkvz = ctx.Scratch({T, qkvz_.out()});
-    const Tensor ba = ctx.ScratchParam({T, ba_.out()});
-    CADRE_RETURN_IF_ERROR(qkvz_.Forward(ctx, x, qkvz));
-    CADRE_RETURN_IF_ERROR(ba_.Forward(ctx, x, ba));
-    return Regroup(ctx, qkvz, ba,
-                   {.qkv = pre_, .gate = gate_, .beta = beta_, .a = decay_},
-                   /*split=*/true);
-  }
-  CADRE_RETURN_IF_ERROR(qkv_.Forward(ctx, x, pre_));
-  CADRE_RETURN_IF_ERROR(z_.Forward(ctx, x, gate_));
-  CADRE_RETURN_IF_ERROR(b_.Forward(ctx, x, beta_));
-  return a_.Forward(ctx, x, decay_);
+Tensor GdnMixer::ConvPart(const Tensor& conv, Part part) const {
+  if (!conv.present()) return conv;
+  const int64_t begin = int64_t{part} * key_dim();
+  return conv.Reshape({2 * key_dim() + value_dim(), spec_.conv_kernel})
+      .Rows(begin, begin + Channels(part));
 }
 
-absl::Status GdnMixer::ProjectBackward(const LayerContext& ctx, const Parts& d,
-                                       const Tensor& dx) {
-  if (spec_.projections == GdnSpec::Projections::kGroupedQkvzBa) {
-    const Tensor d_qkvz = ctx.Scratch({ctx.num_tokens, qkvz_.out()});
-    const Tensor d_ba = ctx.ScratchParam({ctx.num_tokens, ba_.out()});
-    CADRE_RETURN_IF_ERROR(Regroup(ctx, d_qkvz, d_ba, d, /*split=*/false));
-    CADRE_RETURN_IF_ERROR(qkvz_.Backward(ctx, x_, d_qkvz, dx));
-    return ba_.Backward(ctx, x_, d_ba, dx, /*accumulate=*/true);
-  }
-  CADRE_RETURN_IF_ERROR(qkv_.Backward(ctx, x_, d.qkv, dx));
-  CADRE_RETURN_IF_ERROR(z_.Backward(ctx, x_, d.gate, dx, /*accumulate=*/true));
-  CADRE_RETURN_IF_ERROR(b_.Backward(ctx, x_, d.beta, dx, /*accumulate=*/true));
-  return a_.Backward(ctx, x_, d.a, dx, /*accumulate=*/true);
+std::vector<ConvFrontMove> GdnMixer::Logits(const Tensor& ba,
+                                            const Tensor& beta,
+                                            const Tensor& decay) const {
+  // Of a key head: [b | a] of its value heads.
+  const int64_t n = spec_.num_value_heads / spec_.num_key_heads;
+  return {{.wide = ba, .narrow = beta, .at = {0, n, 2 * n}},
+          {.wide = ba, .narrow = decay, .at = {n, n, 2 * n}}};
 }
 
-GdnInputs GdnMixer::RecurrenceInputs(const LayerContext& ctx) const {
+absl::Status GdnMixer::RunFront(const LayerContext& ctx, const Front& front,
+                                std::vector<ConvFrontMove> moves) const {
+  const Tensor post[] = {front.q, front.k, front.v};
+  ConvFrontForwardArgs args{.cu_seqlens = ctx.cu_seqlens,
+                            .moves = std::move(moves)};
+  for (const Part part : {kQuery, kKey, kValue}) {
+    args.parts.push_back(
+        {.x = pre_,
+         .w = ConvPart(conv_->value, part),
+         .y = post[part].Reshape({ctx.num_tokens, Channels(part)}),
+         .unit_dim = part == kValue ? 0 : spec_.key_head_dim,
+         .at = At(part)});
+  }
+  return ConvFrontForward(ctx.exec, args);
+}
+
+GdnInputs GdnMixer::RecurrenceInputs(const LayerContext& ctx,
+                                     const Front& front) const {
   const int64_t Hv = spec_.num_value_heads;
-  return {.q = q_unit_,
-          .k = k_unit_,
-          .v = v_,
+  return {.q = front.q,
+          .k = front.k,
+          .v = front.v,
           .a = decay_,
           .beta = beta_,
           .a_log = a_log_->value.Reshape({Hv}),
           .dt_bias = dt_bias_->value.Reshape({Hv}),
           .cu_seqlens = ctx.cu_seqlens};
+}
+
+absl::Status GdnMixer::RunNorm(const LayerContext& ctx,
+                               const Tensor& normed) const {
+  return GatedRmsNormForward(ctx.exec, {.x = o_heads_,
+                                        .gate = gate_,
+                                        .w = norm_->value,
+                                        .y = normed,
+                                        .eps = norm_eps_,
+                                        .activation = GateActivation::kSilu,
+                                        .gate_at = At(kGate)});
 }
 
 absl::Status GdnMixer::Forward(const LayerContext& ctx, const Tensor& x,
@@ -123,51 +107,47 @@ absl::Status GdnMixer::Forward(const LayerContext& ctx, const Tensor& x,
   const int64_t T = ctx.num_tokens;
   const int64_t Hk = spec_.num_key_heads, Hv = spec_.num_value_heads;
   const int64_t K = spec_.key_head_dim, V = spec_.value_head_dim;
-  const int64_t channels = 2 * key_dim() + value_dim();
   x_ = x;
-  CADRE_RETURN_IF_ERROR(Project(ctx, x));
-  post_ = ctx.Saved({T, channels});
-  CADRE_RETURN_IF_ERROR(ShortConvForward(
-      ctx.exec, {.x = pre_,
-                 .w = conv_->value.Reshape({channels, spec_.conv_kernel}),
-                 .cu_seqlens = ctx.cu_seqlens,
-                 .y = post_}));
-  q_raw_ = ctx.Saved({T, Hk, K});
-  k_raw_ = ctx.Saved({T, Hk, K});
-  q_unit_ = ctx.Saved({T, Hk, K});
-  k_unit_ = ctx.Saved({T, Hk, K});
-  v_ = ctx.Saved({T, Hv, V});
-  const Tensor parts[3] = {q_raw_, k_raw_, v_};
-  const int64_t starts[3] = {0, key_dim(), 2 * key_dim()};
-  for (int i = 0; i < 3; ++i) {
-    CADRE_RETURN_IF_ERROR(
-        CopyColumns(ctx.exec, {.src = post_,
-                               .dst = parts[i],
-                               .rows = T,
-                               .src_column = starts[i],
-                               .width = i < 2 ? key_dim() : value_dim()}));
+  made_ = {};
+  pre_ = ctx.Saved({T, pre_dim()});
+  beta_ = ctx.SavedParam({T, Hv});
+  decay_ = ctx.SavedParam({T, Hv});
+  ArenaScope scope(ctx.scratch);
+  std::vector<ConvFrontMove> moves;
+  if (grouped()) {
+    gate_ = pre_;
+    const Tensor ba = ctx.ScratchParam({T, ba_.out()});
+    CADRE_RETURN_IF_ERROR(qkvz_.Forward(ctx, x, pre_));
+    CADRE_RETURN_IF_ERROR(ba_.Forward(ctx, x, ba));
+    moves = Logits(ba, beta_, decay_);
+  } else {
+    gate_ = ctx.Saved({T, Hv, V});
+    CADRE_RETURN_IF_ERROR(qkv_.Forward(ctx, x, pre_));
+    CADRE_RETURN_IF_ERROR(z_.Forward(ctx, x, gate_.Reshape({T, value_dim()})));
+    CADRE_RETURN_IF_ERROR(b_.Forward(ctx, x, beta_));
+    CADRE_RETURN_IF_ERROR(a_.Forward(ctx, x, decay_));
   }
-  CADRE_RETURN_IF_ERROR(L2NormForward(ctx.exec, {.x = q_raw_, .y = q_unit_}));
-  CADRE_RETURN_IF_ERROR(L2NormForward(ctx.exec, {.x = k_raw_, .y = k_unit_}));
+  const auto cheap = [&ctx, T](int64_t heads, int64_t width) {
+    return ctx.replay ? ctx.Saved({T, heads, width})
+                      : ctx.Scratch({T, heads, width});
+  };
+  const Front front{.q = cheap(Hk, K), .k = cheap(Hk, K), .v = cheap(Hv, V)};
+  CADRE_RETURN_IF_ERROR(RunFront(ctx, front, std::move(moves)));
   o_heads_ = ctx.Saved({T, Hv, V});
   {
-    ArenaScope scope(ctx.scratch);
-    const GdnInputs in = RecurrenceInputs(ctx);
+    ArenaScope workspace(ctx.scratch);
+    const GdnInputs in = RecurrenceInputs(ctx, front);
     CADRE_RETURN_IF_ERROR(
         GdnForward(ctx.exec, {.in = in,
                               .o = o_heads_,
                               .workspace = ctx.ScratchBytes(
                                   GdnForwardWorkspaceBytes(ctx.exec, in))}));
   }
-  normed_ = ctx.Saved({T, Hv * V});
-  CADRE_RETURN_IF_ERROR(
-      GatedRmsNormForward(ctx.exec, {.x = o_heads_,
-                                     .gate = gate_.Reshape({T, Hv, V}),
-                                     .w = norm_->value,
-                                     .y = normed_.Reshape({T, Hv, V}),
-                                     .eps = norm_eps_,
-                                     .activation = GateActivation::kSilu}));
-  return out_.Forward(ctx, normed_, y);
+  // Over v, where nothing reads it any more.
+  const Tensor normed = ctx.replay ? ctx.Saved({T, Hv, V}) : front.v;
+  if (ctx.replay) made_ = {.front = front, .normed = normed};
+  CADRE_RETURN_IF_ERROR(RunNorm(ctx, normed));
+  return out_.Forward(ctx, normed.Reshape({T, value_dim()}), y);
 }
 
 absl::Status GdnMixer::Backward(const LayerContext& ctx, const Tensor& dy,
@@ -176,67 +156,89 @@ absl::Status GdnMixer::Backward(const LayerContext& ctx, const Tensor& dy,
   const int64_t T = ctx.num_tokens;
   const int64_t Hk = spec_.num_key_heads, Hv = spec_.num_value_heads;
   const int64_t K = spec_.key_head_dim, V = spec_.value_head_dim;
-  const int64_t channels = 2 * key_dim() + value_dim();
   ArenaScope scope(ctx.scratch);
-  const auto flat = [](const Tensor& grad,
-                       std::initializer_list<int64_t> dims) {
-    return grad.present() ? grad.Reshape(dims) : grad;
+  const auto flat = [](const Tensor& grad) {
+    return grad.present() ? grad.Reshape({grad.num_elements()}) : grad;
   };
-  const Tensor d_normed = ctx.Scratch({T, Hv * V});
+  Tensor normed = made_.normed;
+  if (!normed.present()) {
+    normed = ctx.Scratch({T, Hv, V});
+    CADRE_RETURN_IF_ERROR(RunNorm(ctx, normed));
+  }
+  const Tensor d_normed = ctx.Scratch({T, Hv, V});
   const Tensor d_heads = ctx.Scratch({T, Hv, V});
-  Parts d{.qkv = ctx.Scratch({T, channels}),
-          .gate = ctx.Scratch({T, Hv * V}),
-          .beta = ctx.ScratchParam({T, Hv}),
-          .a = ctx.ScratchParam({T, Hv})};
-  CADRE_RETURN_IF_ERROR(out_.Backward(ctx, normed_, dy, d_normed));
+  const Tensor d_pre = ctx.Scratch({T, pre_dim()});
+  const Tensor d_gate = grouped() ? d_pre : ctx.Scratch({T, Hv, V});
+  CADRE_RETURN_IF_ERROR(out_.Backward(ctx, normed.Reshape({T, value_dim()}), dy,
+                                      d_normed.Reshape({T, value_dim()})));
   CADRE_RETURN_IF_ERROR(
       GatedRmsNormBackward(ctx.exec, {.x = o_heads_,
-                                      .gate = gate_.Reshape({T, Hv, V}),
+                                      .gate = gate_,
                                       .w = norm_->value,
-                                      .dy = d_normed.Reshape({T, Hv, V}),
+                                      .dy = d_normed,
                                       .dx = d_heads,
-                                      .dgate = d.gate.Reshape({T, Hv, V}),
+                                      .dgate = d_gate,
                                       .dw = norm_->grad,
                                       .eps = norm_eps_,
-                                      .activation = GateActivation::kSilu}));
+                                      .activation = GateActivation::kSilu,
+                                      .gate_at = At(kGate)}));
+
   const Tensor dq = ctx.Scratch({T, Hk, K}), dk = ctx.Scratch({T, Hk, K});
   const Tensor dv = ctx.Scratch({T, Hv, V});
-  const GdnInputs in = RecurrenceInputs(ctx);
-  CADRE_RETURN_IF_ERROR(
-      GdnBackward(ctx.exec, {.in = in,
-                             .d_o = d_heads,
-                             .dq = dq,
-                             .dk = dk,
-                             .dv = dv,
-                             .da = d.a,
-                             .dbeta = d.beta,
-                             .da_log = flat(a_log_->grad, {Hv}),
-                             .ddt_bias = flat(dt_bias_->grad, {Hv}),
-                             .workspace = ctx.ScratchBytes(
-                                 GdnBackwardWorkspaceBytes(ctx.exec, in))}));
-  CADRE_RETURN_IF_ERROR(
-      L2NormBackward(ctx.exec, {.x = q_raw_, .dy = dq, .dx = dq}));
-  CADRE_RETURN_IF_ERROR(
-      L2NormBackward(ctx.exec, {.x = k_raw_, .dy = dk, .dx = dk}));
-  const Tensor d_post = ctx.Scratch({T, channels});
-  const Tensor parts[3] = {dq, dk, dv};
-  const int64_t starts[3] = {0, key_dim(), 2 * key_dim()};
-  for (int i = 0; i < 3; ++i) {
-    CADRE_RETURN_IF_ERROR(
-        CopyColumns(ctx.exec, {.src = parts[i],
-                               .dst = d_post,
-                               .rows = T,
-                               .dst_column = starts[i],
-                               .width = i < 2 ? key_dim() : value_dim()}));
+  const Tensor d_beta = ctx.ScratchParam({T, Hv});
+  const Tensor d_decay = ctx.ScratchParam({T, Hv});
+  Front front = made_.front;
+  if (!front.q.present()) {
+    // v where nothing is needed from any more.
+    front = {.q = ctx.Scratch({T, Hk, K}),
+             .k = ctx.Scratch({T, Hk, K}),
+             .v = normed};
+    CADRE_RETURN_IF_ERROR(RunFront(ctx, front, {}));
   }
-  CADRE_RETURN_IF_ERROR(ShortConvBackward(
-      ctx.exec, {.x = pre_,
-                 .w = conv_->value.Reshape({channels, spec_.conv_kernel}),
-                 .cu_seqlens = ctx.cu_seqlens,
-                 .dy = d_post,
-                 .dx = d.qkv,
-                 .dw = flat(conv_->grad, {channels, spec_.conv_kernel})}));
-  return ProjectBackward(ctx, d, dx);
+  {
+    ArenaScope workspace(ctx.scratch);
+    const GdnInputs in = RecurrenceInputs(ctx, front);
+    CADRE_RETURN_IF_ERROR(
+        GdnBackward(ctx.exec, {.in = in,
+                               .d_o = d_heads,
+                               .dq = dq,
+                               .dk = dk,
+                               .dv = dv,
+                               .da = d_decay,
+                               .dbeta = d_beta,
+                               .da_log = flat(a_log_->grad),
+                               .ddt_bias = flat(dt_bias_->grad),
+                               .workspace = ctx.ScratchBytes(
+                                   GdnBackwardWorkspaceBytes(ctx.exec, in))}));
+  }
+
+  const Tensor d_post[] = {dq, dk, dv};
+  const Tensor spare[] = {front.q, front.k, front.v};
+  ConvFrontBackwardArgs back{.cu_seqlens = ctx.cu_seqlens};
+  for (const Part part : {kQuery, kKey, kValue}) {
+    back.parts.push_back({.x = pre_,
+                          .w = ConvPart(conv_->value, part),
+                          .dy = d_post[part].Reshape({T, Channels(part)}),
+                          .dx = d_pre,
+                          .dw = ConvPart(conv_->grad, part),
+                          .unit_dim = part == kValue ? 0 : K,
+                          .at = At(part),
+                          .spare = spare[part].Reshape({T, Channels(part)})});
+  }
+  if (grouped()) {
+    const Tensor d_ba = ctx.ScratchParam({T, ba_.out()});
+    back.moves = Logits(d_ba, d_beta, d_decay);
+    CADRE_RETURN_IF_ERROR(ConvFrontBackward(ctx.exec, back));
+    CADRE_RETURN_IF_ERROR(qkvz_.Backward(ctx, x_, d_pre, dx));
+    return ba_.Backward(ctx, x_, d_ba, dx, /*accumulate=*/true);
+  }
+  CADRE_RETURN_IF_ERROR(ConvFrontBackward(ctx.exec, back));
+  CADRE_RETURN_IF_ERROR(qkv_.Backward(ctx, x_, d_pre, dx));
+  CADRE_RETURN_IF_ERROR(z_.Backward(ctx, x_, d_gate.Reshape({T, value_dim()}),
+                                    dx,
+                                    /*accumulate=*/true));
+  CADRE_RETURN_IF_ERROR(b_.Backward(ctx, x_, d_beta, dx, /*accumulate=*/true));
+  return a_.Backward(ctx, x_, d_decay, dx, /*accumulate=*/true);
 }
 
 }  // namespace cadre
