@@ -65,13 +65,12 @@ struct AddMixer {
     const auto keys = static_cast<double>(gdn.num_key_heads * gdn.key_head_dim);
     const auto values =
         static_cast<double>(gdn.num_value_heads * gdn.value_head_dim);
-    const double kept = 16 * keys + 12 * values;
     AddRecurrent({.keys = static_cast<double>(gdn.num_key_heads),
                   .values = static_cast<double>(gdn.num_value_heads),
                   .key_dim = gdn.key_head_dim,
                   .value_dim = gdn.value_head_dim,
                   .gates = false},
-                 kept, kept, shape, out);
+                 4 * keys + 6 * values, 4 * keys + 8 * values, shape, out);
   }
   void operator()(const MlaSpec& mla) const {
     const double h = mla.num_heads;

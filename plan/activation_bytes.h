@@ -10,7 +10,7 @@
 //   part            kept                           live in the backward, more
 //   residual        2 D n (n streams)              4 D n
 //   KDA             2 D + 10 H d + 12 H            16 H d + 17 d x head group
-//   GDN             2 D + 16 Hk dk + 12 H d + 12 H the same
+//   GDN             2 D + 4 Hk dk + 6 H d + 12 H   the same
 //   dense MLA       2 D + 2 H (2 qk + 2 v) + 2 c   as much again
 //   sparse MLA      2 D + H (2 c + 2 v + 4) + 2 c  7 c H + 4 c
 //                   + 2 q_lora + idx
@@ -22,10 +22,10 @@
 // An output gate keeps another 2 H v. qk and v are the head widths of keys and
 // values, c is the width of a latent key (kv_lora + rope). KDA's backward needs
 // 6 H d (after the convolution) and 10 H d (gradients) at once, and the
-// workspace of one head group; a replay needs 12 H d at once, since
-// chunk states are made group by group. Where keys or values are 64 wide the
-// group's workspace is that of 128, and copies of all heads with rows of 128
-// lie beside it: 2,304 H for KDA. Source: section 9 of the design of the
+// workspace of one head group; a replay needs 12 H d at once (GDN: 4 Hk dk + 8
+// H d), since chunk states are made group by group. Where keys or values are 64
+// wide the group's workspace is that of 128, and copies of all heads with rows
+// of 128 lie beside it: 2,304 H for KDA. Source: section 9 of the design of the
 // memory model; docs/memory_model.md says what each part is.
 
 #include <cstdint>
