@@ -24,42 +24,42 @@ namespace cadre::linear_attention {
 
 // The tiles of the scan, dO, and G.
 __device__ __forceinline__ void LoadHeadStates(const Problem& p,
-                                               const Chunk& chunk, int head,
-                                               int64_t tile, int phase,
                                                HeadFinishSmem& smem) {
-  uint64_t* loaded = &smem.loaded[0];
-  if (threadIdx.x == 0) {
+  const HeadFinishJob& job = smem.job;
+  if (ThreadIndexAgain() == 0) {
+    uint64_t* loaded = &smem.loaded[0];
+    const int64_t tile = job.tile;
     BarrierExpect(loaded, 2 * (2 * kState + 2 * kTile));
     BulkCopy(smem.s, p.s + tile * kState, kState * 2, loaded);
     BulkCopy(smem.ds, p.ds + tile * kState, kState * 2, loaded);
     BulkCopy(smem.x, p.u + tile * kTile, kTile * 2, loaded);
     BulkCopy(smem.dx, p.dx + tile * kTile, kTile * 2, loaded);
   }
-  CopyWide<kHeadFinishThreads>(smem.d_o, p.d_o + p.row(chunk.begin, head),
-                               p.pitch(), chunk.length);
+  CopyWide<kHeadFinishThreads>(smem.d_o, job.d_o, p.pitch(), job.length);
   CopyAsyncCommit();
-  if (threadIdx.x < 32) SumHeadDecays(p, chunk, head, smem.rows);
+  if (ThreadIndexAgain() < 32) {
+    SumHeadDecays(p, {.begin = job.begin, .length = job.length}, job.head,
+                  smem.rows);
+  }
   CopyAsyncWait<0>();
   FenceAsyncShared();
-  BarrierWait(loaded, phase);
+  BarrierWait(&smem.loaded[0], smem.job.turn & 1);
   __syncthreads();
 }
 
 // The inverse, v, k and q on their way to where the states were.
 __device__ __forceinline__ void StartHeadKeys(const Problem& p,
-                                              const Chunk& chunk, int head,
-                                              int64_t tile,
                                               HeadFinishSmem& smem) {
-  if (threadIdx.x == 0) {
+  const HeadFinishJob& job = smem.job;
+  if (ThreadIndexAgain() == 0) {
     BarrierExpect(&smem.loaded[1], kSquare * 2);
-    BulkCopy(smem.inverse, p.inverse + tile * kSquare, kSquare * 2,
+    BulkCopy(smem.inverse, p.inverse + job.tile * kSquare, kSquare * 2,
              &smem.loaded[1]);
   }
-  const int64_t keys = p.key_row(chunk.begin, head);
-  CopyWide<kHeadFinishThreads>(smem.k, p.k + keys, p.key_pitch(), chunk.length);
-  CopyWide<kHeadFinishThreads>(smem.v, p.v + p.row(chunk.begin, head),
-                               p.pitch(), chunk.length);
-  CopyWide<kHeadFinishThreads>(smem.q, p.q + keys, p.key_pitch(), chunk.length);
+  const int length = job.length;
+  CopyWide<kHeadFinishThreads>(smem.k, job.k, p.key_pitch(), length);
+  CopyWide<kHeadFinishThreads>(smem.v, job.v, p.pitch(), length);
+  CopyWide<kHeadFinishThreads>(smem.q, job.q, p.key_pitch(), length);
   CopyAsyncCommit();
 }
 
@@ -88,10 +88,9 @@ __device__ __forceinline__ void SumHeadStates(HeadFinishSmem& smem) {
 // By the first warp, when all sums are there: da, dbeta and the tile's shares
 // of the gradients of a_log and dt_bias.
 __device__ __forceinline__ void WriteHeadGate(const Problem& p,
-                                              const Chunk& chunk, int head,
-                                              int64_t tile,
-                                              const FinishOutput& out,
                                               const HeadFinishSmem& smem) {
+  const HeadFinishJob& job = smem.job;
+  const int head = job.head;
   const int lane = ThreadIndexAgain() & 31;
   float last = 0;
   for (int i = 0; i < 8; ++i) last += smem.states[i];
@@ -114,58 +113,49 @@ __device__ __forceinline__ void WriteHeadGate(const Problem& p,
   }
   dg[1] += last;
   dg[0] += __shfl_sync(0xffffffffu, dg[1], 0);
-  const GateMath gate{Exp2(kLog2E * p.a_log[head]), p.bound, p.bounded};
+  // No decay of a head is bounded.
+  const GateMath gate{
+      .rate = Exp2(kLog2E * p.a_log[head]), .bound = 0, .bounded = false};
   float d_bias = 0, d_rate = 0;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = lane + 32 * half;
-    if (row >= chunk.length) continue;
-    const int64_t where =
-        static_cast<int64_t>(chunk.begin + row) * p.heads + head;
-    const float x = p.a[where] + p.dt_bias[head];
+    if (row >= job.length) continue;
+    const int at = row * p.heads;
+    const float x = job.a[at] + p.dt_bias[head];
     const float da = dg[half] * gate.Slope(x);
-    out.da[where] = da;
-    out.dbeta[where] = smem.sums.beta[0][row] + smem.sums.beta[1][row];
+    job.da[at] = da;
+    job.dbeta[at] = smem.sums.beta[0][row] + smem.sums.beta[1][row];
     d_bias += da;
     d_rate += dg[half] * gate.RateSlope(x);
   }
-  if (out.part_dt_bias == nullptr) return;
+  if (job.part_a_log == nullptr) return;
   for (int mask = 16; mask > 0; mask /= 2) {
     d_bias += ShuffleXor(d_bias, mask);
     d_rate += ShuffleXor(d_rate, mask);
   }
   if (lane == 0) {
-    out.part_dt_bias[tile] = d_bias;
-    out.part_a_log[tile] = d_rate;
+    *job.part_dt_bias = d_bias;
+    *job.part_a_log = d_rate;
   }
 }
 
 __device__ __forceinline__ KeySink MakeSink(const Problem& p,
-                                            const Chunk& chunk, int head,
-                                            int turn, int shared, uint16_t* to,
-                                            float* part) {
-  const int key_heads = p.num_heads / shared;
-  const int key_head = (head - p.first_head) / shared;
-  return {.to = to + p.key_row(chunk.begin, head),
-          .part = part == nullptr
-                      ? nullptr
-                      : part + (static_cast<int64_t>(chunk.begin) * key_heads +
-                                key_head) *
-                                   kDim,
+                                            const HeadFinishJob& job,
+                                            uint16_t* to, float* part) {
+  return {.to = to,
+          .part = part,
           .pitch = p.key_pitch(),
-          .part_pitch = key_heads * kDim,
-          .length = chunk.length,
-          .first = turn == 0,
-          .last = turn == shared - 1};
+          .part_pitch = job.part_pitch,
+          .length = job.length,
+          .first = job.turn == 0,
+          .last = job.turn == job.turns - 1};
 }
 
-// One value head; `turn` counts those of the key head.
-__device__ __forceinline__ void FinishHead(const Problem& p,
-                                           const FinishOutput& out,
-                                           const Chunk& chunk, int64_t tile,
-                                           int head, int turn, int shared,
+// One value head. True: another is to follow, and is the job now.
+__device__ __forceinline__ bool FinishHead(const Problem& p,
                                            HeadFinishSmem& smem) {
-  LoadHeadStates(p, chunk, head, tile, turn & 1, smem);
+  LoadHeadStates(p, smem);
   SumHeadStates(smem);
   // The branches below have syncs of their own, which racecheck does not match
   // with each other: this one ends the plain reads of the states for it.
@@ -178,64 +168,101 @@ __device__ __forceinline__ void FinishHead(const Problem& p,
     QueryStates(smem, HeadPlace(), sums, d_qk);
     __syncthreads();  // s, ds, x and dO are dead
     StoreSquare(smem.d_qk, HeadPlace(), d_qk);
-    StartHeadKeys(p, chunk, head, tile, smem);
+    StartHeadKeys(p, smem);
     CopyAsyncWait<0>();
     FenceAsyncShared();
-    BarrierWait(&smem.loaded[1], turn & 1);
-    __syncthreads();
-    KeyScores(smem, HeadPlace(), sums);
-    __syncwarp();
-    SumScores(smem, HeadPlace(), sums);
-    FenceAsyncShared();
+    BarrierWait(&smem.loaded[1], smem.job.turn & 1);
     __syncthreads();
     WriteQueries(smem, HeadPlace(), sums,
-                 MakeSink(p, chunk, head, turn, shared, out.dq, out.part_dq));
+                 MakeSink(p, smem.job, smem.job.dq, smem.job.part_dq));
+    KeyScores(smem, sums);
+    FenceAsyncShared();
+    __syncthreads();
+    SumScores(smem, sums);
   } else {
     HeadKeySums sums;
-    sums.dg[0] = sums.dg[1] = 0;
     uint32_t dw[8][4];
     KeyStates(smem, sums, dw);
     __syncthreads();
     StoreWide(smem.dw, HeadPlace(), dw);
-    StartHeadKeys(p, chunk, head, tile, smem);
+    StartHeadKeys(p, smem);
     CopyAsyncWait<0>();
     FenceAsyncShared();
-    BarrierWait(&smem.loaded[1], turn & 1);
+    BarrierWait(&smem.loaded[1], smem.job.turn & 1);
     __syncthreads();
-    InverseProducts(smem, HeadPlace(), out.dv + p.row(chunk.begin, head),
-                    p.pitch(), chunk.length, sums);
+    sums.beta[0] = sums.beta[1] = 0;
+    WriteHeadValues(smem, HeadPlace(), smem.job.dv, p.pitch(), smem.job.length,
+                    sums);
+    AddHeadKeys(smem, HeadPlace(), sums);
     __syncthreads();
-    WriteKeyGradients(
-        smem, HeadPlace(), sums,
-        MakeSink(p, chunk, head, turn, shared, out.dk, out.part_dk));
+    WriteKeyGradients(smem, HeadPlace(), sums,
+                      MakeSink(p, smem.job, smem.job.dk, smem.job.part_dk));
   }
+  const bool last = smem.job.turn == smem.job.turns - 1;
   __syncthreads();
-  if (threadIdx.x < 32) WriteHeadGate(p, chunk, head, tile, out, smem);
-  if (turn < shared - 1) {
-    FenceAsyncShared();
-    __syncthreads();
-  }
+  const int tid = ThreadIndexAgain();
+  if (tid < 32) WriteHeadGate(p, smem);
+  if (last) return false;
+  __syncwarp();
+  if (tid == 0) smem.job.Advance();
+  FenceAsyncShared();
+  __syncthreads();
+  return true;
 }
 
-__device__ __forceinline__ void HeadFinishChunk(const Problem& p,
+// What a block of its index works on; false: nothing.
+__device__ __forceinline__ bool StartHeadFinish(const Problem& p,
                                                 const FinishOutput& out,
                                                 HeadFinishSmem& smem) {
   const int shared = p.heads / p.key_heads;
   const int key_heads = p.num_heads / shared;
   const int chunk_index = blockIdx.x / key_heads;
   const Chunk chunk = p.chunks[chunk_index];
-  if (chunk.length == 0) return;
-  if (threadIdx.x == 0) {
+  if (chunk.length == 0) return false;
+  if (ThreadIndexAgain() == 0) {
+    const int key_head = blockIdx.x % key_heads;  // of this launch
+    const int head = p.first_head + key_head * shared;
+    const int64_t row = p.row(chunk.begin, head);
+    const int64_t key_row = p.key_row(chunk.begin, head);
+    const int64_t part =
+        (static_cast<int64_t>(chunk.begin) * key_heads + key_head) * kDim;
+    const int64_t tile = p.tile(chunk_index, head);
+    const bool parameters = out.part_a_log != nullptr;
+    const bool parts = out.part_dq != nullptr;
+    smem.job = {.d_o = p.d_o + row,
+                .v = p.v + row,
+                .q = p.q + key_row,
+                .k = p.k + key_row,
+                .dv = out.dv + row,
+                .dq = out.dq + key_row,
+                .dk = out.dk + key_row,
+                .part_dq = parts ? out.part_dq + part : nullptr,
+                .part_dk = parts ? out.part_dk + part : nullptr,
+                .part_pitch = key_heads * kDim,
+                .head = head,
+                .a = p.a + row / kDim,
+                .da = out.da + row / kDim,
+                .dbeta = out.dbeta + row / kDim,
+                .part_a_log = parameters ? out.part_a_log + tile : nullptr,
+                .part_dt_bias = parameters ? out.part_dt_bias + tile : nullptr,
+                .tile = tile,
+                .begin = chunk.begin,
+                .length = chunk.length,
+                .turn = 0,
+                .turns = shared};
     BarrierInit(&smem.loaded[0], 1);
     BarrierInit(&smem.loaded[1], 1);
     BarrierInitFence();
   }
   __syncthreads();
-  const int first = p.first_head + blockIdx.x % key_heads * shared;
-#pragma unroll 1
-  for (int turn = 0; turn < shared; ++turn) {
-    FinishHead(p, out, chunk, p.tile(chunk_index, first + turn), first + turn,
-               turn, shared, smem);
+  return true;
+}
+
+__device__ __forceinline__ void HeadFinishChunk(const Problem& p,
+                                                const FinishOutput& out,
+                                                HeadFinishSmem& smem) {
+  if (!StartHeadFinish(p, out, smem)) return;
+  while (FinishHead(p, smem)) {
   }
 }
 

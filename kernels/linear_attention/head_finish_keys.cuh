@@ -39,67 +39,79 @@ __device__ __forceinline__ void StoreWide(uint16_t* tile, const HeadPlace& at,
   }
 }
 
-// dv = beta Inv^T dX, and what Inv^T dw gives to dk.
-__device__ __forceinline__ void InverseProducts(HeadFinishSmem& smem,
+// Products with the inverse are made 32 columns at a time: next to dk there are
+// no registers for more.
+__device__ __forceinline__ const uint16_t* WideQuarter(const uint16_t* wide,
+                                                       int part) {
+  return wide + (part >> 1) * (kChunk * 64) + (part & 1) * 32;
+}
+
+// dv = beta Inv^T dX; <v, dv> of the rows.
+__device__ __forceinline__ void WriteHeadValues(const HeadFinishSmem& smem,
                                                 const HeadPlace& at,
                                                 uint16_t* dv, int pitch,
                                                 int length, HeadKeySums& sums) {
-  float values[2] = {0, 0}, keys[2] = {0, 0}, kept_sum = 0;
 #pragma unroll
-  for (int part = 0; part < 2; ++part) {
-    float d[8][4];
-    MultiplyTransposed(d, smem.inverse, smem.dx + part * kChunk * 64);
+  for (int part = 0; part < 4; ++part) {
+    float d[4][4];
+    MultiplyTransposed(d, smem.inverse, WideQuarter(smem.dx, part));
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = at.row[half];
       const float b = smem.rows.beta[row];
-      uint16_t* to = dv + row * pitch + part * 64 + 2 * at.quad;
+      uint16_t* to = dv + row * pitch + part * 32 + 2 * at.quad;
 #pragma unroll
-      for (int n = 0; n < 8; ++n) {
-        const uint32_t v = TilePair(smem.v, row, 8 * part + n, at);
-        values[half] += d[n][2 * half] * Low(v) + d[n][2 * half + 1] * High(v);
-        if (row < length) {
-          *reinterpret_cast<uint32_t*>(to + 8 * n) =
-              Pack(d[n][2 * half] * b, d[n][2 * half + 1] * b);
-        }
+      for (int n = 0; n < 4; ++n) {
+        const uint32_t v = TilePair(smem.v, row, 4 * part + n, at);
+        const float x = d[n][2 * half] * b, y = d[n][2 * half + 1] * b;
+        sums.beta[half] += x * Low(v) + y * High(v);
+        if (row < length) *reinterpret_cast<uint32_t*>(to + 8 * n) = Pack(x, y);
       }
     }
   }
+}
+
+// What Inv^T dw gives to dk, and what that and dk so far give to the sums.
+__device__ __forceinline__ void AddHeadKeys(HeadFinishSmem& smem,
+                                            const HeadPlace& at,
+                                            HeadKeySums& sums) {
+  float given[2] = {0, 0}, kept[2] = {0, 0};  // <k, .> of the rows
   const float last = smem.rows.g[kChunk - 1];
 #pragma unroll
-  for (int part = 0; part < 2; ++part) {
-    float d[8][4];
-    MultiplyTransposed(d, smem.inverse, smem.dw + part * kChunk * 64);
+  for (int part = 0; part < 4; ++part) {
+    float d[4][4];
+    MultiplyTransposed(d, smem.inverse, WideQuarter(smem.dw, part));
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = at.row[half];
-      const float b = smem.rows.beta[row], g = smem.rows.g[row];
-      const float since = Exp2(g), until = Exp2(last - g);
+      const float g = smem.rows.g[row];
+      const float since = smem.rows.beta[row] * Exp2(g);
+      const float until = Exp2(last - g);
 #pragma unroll
-      for (int n = 0; n < 8; ++n) {
-        const uint32_t pair = TilePair(smem.k, row, 8 * part + n, at);
+      for (int n = 0; n < 4; ++n) {
+        const uint32_t pair = TilePair(smem.k, row, 4 * part + n, at);
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const float k = e == 0 ? Low(pair) : High(pair);
-          float& dk = sums.dk[8 * part + n][2 * half + e];
-          const float kept = dk * until;
-          const float back = d[n][2 * half + e] * since;
-          keys[half] += back * k;
-          kept_sum += k * kept;
-          sums.dg[half] += k * (b * back - kept);
-          dk = kept + b * back;
+          float& dk = sums.dk[4 * part + n][2 * half + e];
+          const float before = dk * until;
+          const float add = d[n][2 * half + e] * since;
+          kept[half] += k * before;
+          given[half] += k * add;
+          dk = before + add;
         }
       }
     }
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float b = smem.rows.beta[at.row[half]];
-    sums.beta[half] = (values[half] + keys[half]) * b * (1.0f - b);
+    sums.dg[half] = given[half] - kept[half];
+    sums.beta[half] =
+        (sums.beta[half] + given[half]) * (1.0f - smem.rows.beta[at.row[half]]);
   }
-  for (int mask = 16; mask > 0; mask /= 2)
-    kept_sum += ShuffleXor(kept_sum, mask);
-  if (at.lane == 0) smem.kept[at.row0 / kSub] = kept_sum;
+  float sum = kept[0] + kept[1];
+  for (int mask = 16; mask > 0; mask /= 2) sum += ShuffleXor(sum, mask);
+  if (at.lane == 0) smem.kept[at.row0 / kSub] = sum;
 }
 
 // What the score matrices' gradients give to dk, and dk out.

@@ -14,6 +14,12 @@ struct HeadScoreSums {
   float dg[2], beta[2];  // sums over the thread's columns
 };
 
+// x where `below` is negative, else 0. No predicate, of which a tile has more
+// than there are.
+__device__ __forceinline__ float Where(int below, float x) {
+  return __int_as_float(__float_as_int(x) & (below >> 31));
+}
+
 // dq's part from the state, and d_qk as it will be stored.
 __device__ __forceinline__ void QueryStates(const HeadFinishSmem& smem,
                                             const HeadPlace& at,
@@ -44,19 +50,44 @@ __device__ __forceinline__ void QueryStates(const HeadFinishSmem& smem,
       const int i = at.row[half];
       const float x = d[n][2 * half] * kScale * Exp2(sums.g[half] - g.x);
       const float y = d[n][2 * half + 1] * kScale * Exp2(sums.g[half] - g.y);
-      d[n][2 * half] = j <= i ? x : 0.0f;
-      d[n][2 * half + 1] = j + 1 <= i ? y : 0.0f;
+      d[n][2 * half] = Where(j - 1 - i, x);
+      d[n][2 * half + 1] = Where(j - i, y);
     }
   }
   PackSquare(d_qk, d);
 }
 
+// dq out, and what it gives to dG: done with before the scores of the keys,
+// which need its registers.
+__device__ __forceinline__ void WriteQueries(const HeadFinishSmem& smem,
+                                             const HeadPlace& at,
+                                             HeadScoreSums& sums,
+                                             const KeySink& sink) {
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    float d[8][4];
+    MultiplyHalf(d, smem.d_qk, smem.k + part * kChunk * 64);
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t q = TilePair(smem.q, at.row[half], 8 * part + n, at);
+        const uint32_t dq = sums.dq[8 * part + n][half];
+        sums.dg[half] += Low(q) * Low(dq) + High(q) * High(dq);
+        d[n][2 * half] += Low(dq);
+        d[n][2 * half + 1] += High(dq);
+      }
+    }
+    sink.Put(at, 64 * part, d);
+  }
+}
+
 // d_kk, dAkk = -stril(Inv^T M Inv^T).
 __device__ __forceinline__ void KeyScores(HeadFinishSmem& smem,
-                                          const HeadPlace& at,
                                           HeadScoreSums& sums) {
   uint32_t m[4][4];
   {
+    const HeadPlace at;
     float d[8][4];
     MultiplyWide<false>(d, smem.dw, smem.k);
 #pragma unroll
@@ -77,12 +108,13 @@ __device__ __forceinline__ void KeyScores(HeadFinishSmem& smem,
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int i = at.row[half];
-        d[n][2 * half] = j < i ? d[n][2 * half] * b.x : 0.0f;
-        d[n][2 * half + 1] = j + 1 < i ? d[n][2 * half + 1] * b.y : 0.0f;
+        d[n][2 * half] = Where(j - i, d[n][2 * half] * b.x);
+        d[n][2 * half + 1] = Where(j + 1 - i, d[n][2 * half + 1] * b.y);
       }
     }
     PackSquare(m, d);
   }
+  const HeadPlace at;
   float d[8][4];
   WgmmaFence();
   GroupMma<false, false>(d, m[0], RowsOfN(smem.inverse));
@@ -107,8 +139,8 @@ __device__ __forceinline__ void KeyScores(HeadFinishSmem& smem,
       const float b = -smem.rows.beta[i];
       const float x = d[n][2 * half] * b * Exp2(sums.g[half] - g.x);
       const float y = d[n][2 * half + 1] * b * Exp2(sums.g[half] - g.y);
-      d[n][2 * half] = j < i ? x : 0.0f;
-      d[n][2 * half + 1] = j + 1 < i ? y : 0.0f;
+      d[n][2 * half] = Where(j - i, x);
+      d[n][2 * half + 1] = Where(j + 1 - i, y);
     }
   }
   PackSquare(m, d);
@@ -132,8 +164,8 @@ __device__ __forceinline__ void SumProducts(HeadFinishSmem& smem,
       const int i = at.row[half];
       const uint32_t pair =
           *reinterpret_cast<const uint32_t*>(gradient + Square(i, j));
-      const float x = j < i ? Low(pair) * score[n][2 * half] : 0.0f;
-      const float y = j + 1 < i ? High(pair) * score[n][2 * half + 1] : 0.0f;
+      const float x = Where(j - i, Low(pair) * score[n][2 * half]);
+      const float y = Where(j + 1 - i, High(pair) * score[n][2 * half + 1]);
       row[half] += x + y;
       column[0] += x;
       column[1] += y;
@@ -148,54 +180,21 @@ __device__ __forceinline__ void SumProducts(HeadFinishSmem& smem,
   }
 }
 
-// What the score matrices give to dG and dbeta. A warp reads no rows of d_qk
-// and d_kk but its own.
+// What the score matrices give to dG and dbeta, and these sums out. A warp
+// reads no rows of d_qk and d_kk but its own.
 __device__ __forceinline__ void SumScores(HeadFinishSmem& smem,
-                                          const HeadPlace& at,
                                           HeadScoreSums& sums) {
   float d[8][4];
   MultiplyWide<false>(d, smem.q, smem.k);
   // columns lies over t, which the whole warpgroup has read.
-  GroupSync(1);
-  SumProducts<false>(smem, at, smem.d_qk, d, sums.dg);
+  SumProducts<false>(smem, HeadPlace(), smem.d_qk, d, sums.dg);
   MultiplyWide<false>(d, smem.k, smem.k);
-  SumProducts<true>(smem, at, smem.d_kk, d, sums.beta);
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    sums.dg[half] += sums.beta[half];
-#pragma unroll
-    for (int n = 0; n < 16; ++n) {
-      const uint32_t q = TilePair(smem.q, at.row[half], n, at);
-      const uint32_t dq = sums.dq[n][half];
-      sums.dg[half] += Low(q) * Low(dq) + High(q) * High(dq);
-    }
-  }
-}
-
-// dq out; dG's and dbeta's row sums.
-__device__ __forceinline__ void WriteQueries(HeadFinishSmem& smem,
-                                             const HeadPlace& at,
-                                             const HeadScoreSums& sums,
-                                             const KeySink& sink) {
-#pragma unroll
-  for (int part = 0; part < 2; ++part) {
-    float d[8][4];
-    MultiplyHalf(d, smem.d_qk, smem.k + part * kChunk * 64);
-#pragma unroll
-    for (int n = 0; n < 8; ++n) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const uint32_t dq = sums.dq[8 * part + n][half];
-        d[n][2 * half] += Low(dq);
-        d[n][2 * half + 1] += High(dq);
-      }
-    }
-    sink.Put(at, 64 * part, d);
-  }
+  SumProducts<true>(smem, HeadPlace(), smem.d_kk, d, sums.beta);
+  const HeadPlace at;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float b = smem.rows.beta[at.row[half]];
-    const float dg = QuadSum(sums.dg[half]);
+    const float dg = QuadSum(sums.dg[half] + sums.beta[half]);
     const float beta = QuadSum(sums.beta[half]) * (1.0f - b);
     if (at.quad == 0) {
       smem.sums.dg[0][at.row[half]] = dg;

@@ -12,6 +12,48 @@ namespace cadre::linear_attention {
 
 constexpr int kHeadFinishThreads = 256;
 
+// A block's work: a value head. Looked up in shared memory, and nothing of it
+// kept: parameters, and what follows from a counter of the heads, would be
+// worked out ahead of the loop over them, which registers are too short for.
+struct HeadFinishJob {
+  const uint16_t* d_o;  // first row of the chunk
+  const uint16_t* v;
+  const uint16_t* q;
+  const uint16_t* k;
+  uint16_t* dv;
+  uint16_t* dq;
+  uint16_t* dk;
+  float* part_dq;  // may be null
+  float* part_dk;
+  int part_pitch;  // of both: from one token to the next
+  int head;
+  const float* a;
+  float* da;
+  float* dbeta;
+  float* part_a_log;  // of the tile; may be null, as may be the next
+  float* part_dt_bias;
+  int64_t tile;
+  int begin, length;
+  int turn, turns;  // of the key head's value heads
+
+  // To the next value head. By one thread.
+  __device__ __forceinline__ void Advance() {
+    d_o += kDim;
+    v += kDim;
+    dv += kDim;
+    ++a;
+    ++da;
+    ++dbeta;
+    if (part_a_log != nullptr) {
+      ++part_a_log;
+      ++part_dt_bias;
+    }
+    ++tile;
+    ++head;
+    ++turn;
+  }
+};
+
 // Sums a row, from both warpgroups.
 struct HeadFinishSums {
   float dg[2][kChunk];
@@ -53,6 +95,7 @@ struct HeadFinishSmem {
   float states[8];  // <S, dS>, a warp's share
   float kept[4];    // <k, dkN>, likewise
   uint64_t loaded[2];
+  HeadFinishJob job;
 };
 static_assert(sizeof(HeadFinishSmem) <= 115712);
 
@@ -65,7 +108,7 @@ struct HeadPlace {
       : lane(ThreadIndexAgain() & 31),
         group(lane >> 2),
         quad(lane & 3),
-        row0((__shfl_sync(0xffffffffu, ThreadIndexAgain() >> 5, 0) & 3) * kSub),
+        row0((ThreadIndexAgain() >> 5 & 3) * kSub),
         row{row0 + group, row0 + group + 8} {}
 };
 
@@ -158,8 +201,9 @@ __device__ __forceinline__ void MultiplyHalf(float (&d)[8][4],
   }
   FinishProduct(d);
 }
-// d[64,64] = a^T b, b 64 columns of a wide tile, or a square tile.
-__device__ __forceinline__ void MultiplyTransposed(float (&d)[8][4],
+// d = a^T b, b 8 kCount columns of a wide tile or of a square one.
+template <int kCount>
+__device__ __forceinline__ void MultiplyTransposed(float (&d)[kCount][4],
                                                    const uint16_t* a,
                                                    const uint16_t* b) {
   a = Again(a);
