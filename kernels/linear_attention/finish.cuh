@@ -31,16 +31,6 @@
 
 namespace cadre::linear_attention {
 
-__device__ __forceinline__ FinishRows RowsOfJob(const Problem& p,
-                                                const FinishJob& job,
-                                                int half) {
-  const int64_t origin = p.key_row(job.begin, job.head) + half * kFinishDim;
-  return {.q = p.q + origin,
-          .k = p.k + origin,
-          .pitch = p.key_pitch(),
-          .length = job.length};
-}
-
 // Everything into shared memory and the products with the states; what is left
 // there are operands. The states' tiles are dead from the first sync on.
 __device__ __forceinline__ void StartFinish(const Problem& p,
@@ -118,10 +108,10 @@ __device__ __forceinline__ void FinishWrites(const Problem& p, uint16_t* dv,
 __device__ __forceinline__ void FinishQueries(const Problem& p, uint16_t* dq,
                                               FinishSmem& smem,
                                               FinishSums& sums) {
-  const FinishRows rows = RowsOfJob(p, smem.job, ClusterRank());
   float keys[2];
-  AddAbove(smem, FinishPlace(), rows, sums, keys);
+  AddAbove(p, smem, FinishPlace(), sums, keys);
   SumBeta(smem, FinishPlace(), keys);
+  const FinishRows rows = RowsOfJob(p, smem.job, ClusterRank());
   WriteKeys(FinishPlace(), rows, sums.dq, dq + (rows.q - p.q));
 }
 

@@ -19,6 +19,16 @@ struct FinishRows {
   int pitch, length;
 };
 
+__device__ __forceinline__ FinishRows RowsOfJob(const Problem& p,
+                                                const FinishJob& job,
+                                                int half) {
+  const int64_t origin = p.key_row(job.begin, job.head) + half * kFinishDim;
+  return {.q = p.q + origin,
+          .k = p.k + origin,
+          .pitch = p.key_pitch(),
+          .length = job.length};
+}
+
 __device__ __forceinline__ void ScaleColumns(float (&d)[4][4], int n,
                                              float2 factor) {
   d[n][0] *= factor.x;
@@ -142,9 +152,9 @@ __device__ inline void AddSteepBelow(const FinishSmem& smem,
 // What the state before the chunk and rows above give to q and k: dq and ak,
 // and what they give to dG. keys: <k, ak> of the thread's rows, its columns'
 // part.
-__device__ __forceinline__ void AddAbove(const FinishSmem& smem,
+__device__ __forceinline__ void AddAbove(const Problem& p,
+                                         const FinishSmem& smem,
                                          const FinishPlace& at,
-                                         const FinishRows& rows,
                                          FinishSums& sums, float (&keys)[2]) {
 #pragma unroll 1
   for (int c = 0; c <= at.block; ++c) {
@@ -198,6 +208,7 @@ __device__ __forceinline__ void AddAbove(const FinishSmem& smem,
     }
   }
   if (!smem.steep[at.block]) return;
+  const FinishRows rows = RowsOfJob(p, smem.job, ClusterRank());
   float unused[2] = {0, 0};
   AddSteepAbove(smem, at, rows, smem.d_aqk, rows.q, sums.dq, sums.dg, unused);
   AddSteepAbove(smem, at, rows, smem.d_akk, rows.k, sums.ak, sums.dg, keys);
