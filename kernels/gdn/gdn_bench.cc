@@ -1,5 +1,5 @@
 // Times Gated DeltaNet on the device and prints one JSON line a case; last,
-// heads of 64.
+// heads of 64, and what stands in front of it in a layer.
 //
 //   gdn_bench T H [D]     one shape, slow gates, one document; heads of D
 //   gdn_bench [--quick]   only T = 8192, 32 value heads; key heads are half
@@ -14,6 +14,7 @@
 #include "base/logging.h"
 #include "kernels/common/exec.h"
 #include "kernels/gdn/gdn.h"
+#include "kernels/gdn/gdn_front_bench.h"
 #include "kernels/linear_attention/bench.cuh"
 #include "kernels/linear_attention/device_tensor.cuh"
 
@@ -120,5 +121,6 @@ int main(int argc, char** argv) {
     }
   }
   cadre::Bench(8192, 32, "slow", false, 64);
+  cadre::BenchGdnFront(8192, 32);
   return 0;
 }
