@@ -200,12 +200,13 @@ __device__ __forceinline__ bool FinishHead(const Problem& p,
   }
   const bool last = smem.job.turn == smem.job.turns - 1;
   __syncthreads();
-  const int tid = ThreadIndexAgain();
-  if (tid < 32) WriteHeadGate(p, smem);
+  if (ThreadIndexAgain() < 32) WriteHeadGate(p, smem);
   if (last) return false;
-  __syncwarp();
-  if (tid == 0) smem.job.Advance();
   FenceAsyncShared();
+  __syncthreads();
+  // A warp's own sync would do after the gate's reads of the job, but racecheck
+  // does not follow those.
+  if (ThreadIndexAgain() == 0) smem.job.Advance();
   __syncthreads();
   return true;
 }
