@@ -3,12 +3,16 @@
 
 // By what the errors of da_log and ddt_bias are measured in tests. Both are
 // sums over all tokens of terms of either sign, which may all but cancel: an
-// error of each term that is small beside it, and has nothing to do with the
-// others', need not be small beside the sum. It is beside the terms' norm.
+// error that is small beside each piece of the sum, and has nothing to do with
+// the other pieces', need not be small beside the sum. It is beside their norm.
+// Pieces are the tokens' terms, or sums of 64 of them where those are larger:
+// the decays' gradients are sums from a token to its chunk's end, so that their
+// errors in a chunk are much alike.
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/common/test_tensor.h"
 
@@ -22,7 +26,7 @@ inline double RateOverSlope(double x, bool bounded) {
 }
 
 struct GateTerms {
-  double a_log, dt_bias;  // Euclidean norms of their terms
+  double a_log, dt_bias;  // Euclidean norms of their pieces
 };
 
 // For logits [T,H,channels], their gradients and dt_bias [H * channels].
@@ -30,20 +34,37 @@ inline GateTerms NormsOfGateTerms(const testing::TestTensor& logits,
                                   const testing::TestTensor& gradients,
                                   const testing::TestTensor& dt_bias,
                                   bool bounded) {
-  double rate = 0, bias = 0;
-  for (int64_t i = 0; i < logits.size(); ++i) {
-    const double d = gradients.Get(i);
-    if (d == 0) continue;  // padding, whose logits mean nothing
-    const double x = logits.Get(i) + dt_bias.Get(i % dt_bias.size());
-    const double term = d * RateOverSlope(x, bounded);
-    rate += term * term;
-    bias += d * d;
+  constexpr int64_t kPiece = 64;
+  const int64_t width = dt_bias.size(), tokens = logits.size() / width;
+  GateTerms token{}, piece{};  // squares
+  std::vector<GateTerms> sums(width);
+  for (int64_t t = 0; t < tokens; ++t) {
+    const bool ends = (t + 1) % kPiece == 0 || t + 1 == tokens;
+    for (int64_t c = 0; c < width; ++c) {
+      GateTerms& sum = sums[c];
+      const double bias = gradients.Get(t * width + c);
+      // A padding row's logits mean nothing.
+      const double rate =
+          bias == 0
+              ? 0
+              : bias * RateOverSlope(logits.Get(t * width + c) + dt_bias.Get(c),
+                                     bounded);
+      token.a_log += rate * rate;
+      token.dt_bias += bias * bias;
+      sum.a_log += rate;
+      sum.dt_bias += bias;
+      if (!ends) continue;
+      piece.a_log += sum.a_log * sum.a_log;
+      piece.dt_bias += sum.dt_bias * sum.dt_bias;
+      sum = {};
+    }
   }
-  return {std::sqrt(rate), std::sqrt(bias)};
+  return {std::sqrt(std::max(token.a_log, piece.a_log)),
+          std::sqrt(std::max(token.dt_bias, piece.dt_bias))};
 }
 
-// An error relative to `sum`, as one relative to the larger of that and of the
-// norm of its terms.
+// An error relative to `sum`, as one relative to the larger of that and of
+// `terms`.
 inline double BesideTerms(double error, const testing::TestTensor& sum,
                           double terms) {
   double norm = 0;
