@@ -53,7 +53,7 @@ struct Segments {
 // Up to so many heads: what walking through each segment once more costs grows
 // with them, and what it saves does not. A backward has two scans to save on.
 inline constexpr int64_t kFewHeads = 8;
-inline constexpr int64_t kFewHeadsBackward = 16;
+inline constexpr int64_t kFewHeadsBackward = 12;
 // Blocks that the segments of one long document make: an H200's
 // multiprocessors, whatever the device, since results depend on where a
 // document is parted.
