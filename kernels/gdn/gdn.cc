@@ -3,8 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/common/check.h"
-#include "kernels/linear_attention/generic.h"
-#include "kernels/linear_attention/pad.h"
+#include "kernels/linear_attention/op_workspace.h"
 #include "kernels/linear_attention/workspace.h"
 
 namespace cadre {
@@ -18,8 +17,6 @@ CADRE_CUDA_IMPL absl::Status GdnBackwardCuda(const Exec& exec,
                                              const GdnBackwardArgs& args);
 
 namespace {
-
-using linear_attention::DeltaKernels;
 
 constexpr char kOp[] = "gdn";
 
@@ -58,30 +55,6 @@ absl::Status CheckInputs(const Exec& exec, const GdnInputs& in) {
   CADRE_RETURN_IF_ERROR(CheckTensor(kOp, "dt_bias", in.dt_bias, param, {hv}));
   CADRE_RETURN_IF_ERROR(CheckCuSeqlens(exec, kOp, in.cu_seqlens, t));
   return CheckState(exec, in, "initial_state", in.initial_state);
-}
-
-// On CUDA; `generic` is what the generic kernels need.
-int64_t WorkspaceBytes(const GdnInputs& in, bool backward, int64_t generic) {
-  const linear_attention::WorkShape work{.tokens = in.q.dim(0),
-                                         .heads = in.v.dim(1),
-                                         .key_heads = in.q.dim(1),
-                                         .docs = in.cu_seqlens.dim(0) - 1,
-                                         .backward = backward};
-  switch (linear_attention::KernelsFor(in.q, in.v)) {
-    case DeltaKernels::kChunked:
-      return linear_attention::LayOutWork(work).bytes;
-    case DeltaKernels::kPadded:
-      return linear_attention::LayOutPad(
-                 {.work = work,
-                  .key_dim = in.q.dim(2),
-                  .value_dim = in.v.dim(2),
-                  .head_gate = true,
-                  .initial_state = in.initial_state.present()})
-          .bytes;
-    case DeltaKernels::kGeneric:
-      break;
-  }
-  return generic;
 }
 
 }  // namespace
@@ -135,15 +108,14 @@ int64_t GdnBackwardWorkspaceBytes(int64_t tokens, int64_t heads,
 
 int64_t GdnForwardWorkspaceBytes(const Exec& exec, const GdnInputs& in) {
   if (exec.backend == Backend::kCpu) return 0;
-  // The generic kernels need none forward.
-  return WorkspaceBytes(in, /*backward=*/false, /*generic=*/0);
+  return linear_attention::OpWorkspaceBytes(in, /*head_gate=*/true,
+                                            /*backward=*/false);
 }
 
 int64_t GdnBackwardWorkspaceBytes(const Exec& exec, const GdnInputs& in) {
   if (exec.backend == Backend::kCpu) return 0;
-  return WorkspaceBytes(in, /*backward=*/true,
-                        linear_attention::GenericBackwardBytes(
-                            in.q.dim(0), in.v.dim(1), in.q.dim(2)));
+  return linear_attention::OpWorkspaceBytes(in, /*head_gate=*/true,
+                                            /*backward=*/true);
 }
 
 }  // namespace cadre

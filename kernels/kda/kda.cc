@@ -3,8 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/common/check.h"
-#include "kernels/linear_attention/generic.h"
-#include "kernels/linear_attention/pad.h"
+#include "kernels/linear_attention/op_workspace.h"
 #include "kernels/linear_attention/workspace.h"
 
 namespace cadre {
@@ -18,8 +17,6 @@ CADRE_CUDA_IMPL absl::Status KdaBackwardCuda(const Exec& exec,
                                              const KdaBackwardArgs& args);
 
 namespace {
-
-using linear_attention::DeltaKernels;
 
 constexpr char kOp[] = "kda";
 
@@ -61,30 +58,6 @@ absl::Status CheckState(const Exec& exec, const KdaInputs& in,
   return CheckOptionalTensor(
       kOp, name, state, ParamDType(exec, in.q.dtype()),
       {in.cu_seqlens.dim(0) - 1, in.q.dim(1), in.q.dim(2), in.v.dim(2)});
-}
-
-// On CUDA; `generic` is what the generic kernels need.
-int64_t WorkspaceBytes(const KdaInputs& in, bool backward, int64_t generic) {
-  const linear_attention::WorkShape work{.tokens = in.q.dim(0),
-                                         .heads = in.v.dim(1),
-                                         .key_heads = in.q.dim(1),
-                                         .docs = in.cu_seqlens.dim(0) - 1,
-                                         .backward = backward};
-  switch (linear_attention::KernelsFor(in.q, in.v)) {
-    case DeltaKernels::kChunked:
-      return linear_attention::LayOutWork(work).bytes;
-    case DeltaKernels::kPadded:
-      return linear_attention::LayOutPad(
-                 {.work = work,
-                  .key_dim = in.q.dim(2),
-                  .value_dim = in.v.dim(2),
-                  .head_gate = false,
-                  .initial_state = in.initial_state.present()})
-          .bytes;
-    case DeltaKernels::kGeneric:
-      break;
-  }
-  return generic;
 }
 
 }  // namespace
@@ -135,15 +108,14 @@ int64_t KdaBackwardWorkspaceBytes(int64_t tokens, int64_t heads, int64_t docs) {
 
 int64_t KdaForwardWorkspaceBytes(const Exec& exec, const KdaInputs& in) {
   if (exec.backend == Backend::kCpu) return 0;
-  // The generic kernels need none forward.
-  return WorkspaceBytes(in, /*backward=*/false, /*generic=*/0);
+  return linear_attention::OpWorkspaceBytes(in, /*head_gate=*/false,
+                                            /*backward=*/false);
 }
 
 int64_t KdaBackwardWorkspaceBytes(const Exec& exec, const KdaInputs& in) {
   if (exec.backend == Backend::kCpu) return 0;
-  return WorkspaceBytes(in, /*backward=*/true,
-                        linear_attention::GenericBackwardBytes(
-                            in.q.dim(0), in.q.dim(1), in.q.dim(2)));
+  return linear_attention::OpWorkspaceBytes(in, /*head_gate=*/false,
+                                            /*backward=*/true);
 }
 
 }  // namespace cadre
