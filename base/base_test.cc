@@ -1,9 +1,5 @@
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <set>
 
-#include "base/failpoint.h"
 #include "base/file.h"
 #include "base/ids.h"
 #include "base/proto_file.h"
@@ -64,20 +60,6 @@ TEST(ProtoFile, NamesLineAndColumnOfAnUnknownField) {
   EXPECT_THAT(ParseTextProto("c", "listen: 'x:1'\nlistem: 'y'\n", &config),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("c:2:"), HasSubstr("listem"))));
-}
-
-TEST(FailpointDeathTest, KillsAtTheNthPass) {
-  EXPECT_EXIT(
-      {
-        ArmFailpoints("a.b=kill@2;c=kill");
-        Failpoint("a.b");
-        Failpoint("other");
-        write(STDERR_FILENO, "first\n", 6);
-        Failpoint("a.b");
-        write(STDERR_FILENO, "second\n", 7);
-      },
-      ::testing::KilledBySignal(SIGKILL), "first");
-  Failpoint("a.b");  // inert here
 }
 
 }  // namespace

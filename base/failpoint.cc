@@ -6,41 +6,73 @@
 #include <atomic>
 #include <cstdlib>
 #include <map>
+#include <optional>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "base/logging.h"
 
 namespace cadre {
 namespace {
 
+constexpr absl::Duration kSlow = absl::Milliseconds(500);
+
+struct Action {
+  int passes_left = 1;     // before the process dies
+  std::string slow_while;  // else: the file that makes it slow
+};
+
+std::optional<Action> ParseAction(absl::string_view text) {
+  Action action;
+  if (absl::ConsumePrefix(&text, "slow:")) {
+    action.slow_while = std::string(text);
+    if (text.empty()) return std::nullopt;
+    return action;
+  }
+  if (!absl::ConsumePrefix(&text, "kill")) return std::nullopt;
+  if (text.empty()) return action;
+  if (!absl::ConsumePrefix(&text, "@") ||
+      !absl::SimpleAtoi(text, &action.passes_left) || action.passes_left < 1) {
+    return std::nullopt;
+  }
+  return action;
+}
+
 // The one piece of process-wide state of Cadre: a fault must be reachable from
 // any depth without a parameter through all layers.
 struct Points {
   absl::Mutex mutex;
-  std::map<std::string, int> passes_left ABSL_GUARDED_BY(mutex);
+  std::map<std::string, Action> actions ABSL_GUARDED_BY(mutex);
   std::atomic<bool> armed{false};
 
   void Arm(const std::string& spec) {
     absl::MutexLock lock(&mutex);
-    passes_left.clear();
+    actions.clear();
     for (absl::string_view item :
          absl::StrSplit(spec, ';', absl::SkipEmpty())) {
       const std::pair<std::string, std::string> parts =
           absl::StrSplit(item, absl::MaxSplits('=', 1));
-      absl::string_view action = parts.second;
-      int pass = 1;
-      const bool known =
-          absl::ConsumePrefix(&action, "kill") &&
-          (action.empty() || (absl::ConsumePrefix(&action, "@") &&
-                              absl::SimpleAtoi(action, &pass) && pass > 0));
-      CADRE_CHECK(known) << "CADRE_FAILPOINTS: '" << std::string(item)
-                         << "' is not NAME=kill or NAME=kill@N";
-      passes_left[parts.first] = pass;
+      std::optional<Action> action = ParseAction(parts.second);
+      CADRE_CHECK(action.has_value())
+          << "CADRE_FAILPOINTS: '" << std::string(item)
+          << "' is not NAME=kill, NAME=kill@N or NAME=slow:FILE";
+      actions[parts.first] = *std::move(action);
     }
-    armed = !passes_left.empty();
+    armed = !actions.empty();
+  }
+
+  // Dies here, or returns the file while which is there a pass takes longer.
+  std::string Pass(absl::string_view name) {
+    absl::MutexLock lock(&mutex);
+    const auto it = actions.find(std::string(name));
+    if (it == actions.end()) return "";
+    if (it->second.slow_while.empty() && --it->second.passes_left == 0) {
+      kill(getpid(), SIGKILL);
+    }
+    return it->second.slow_while;
   }
 };
 
@@ -58,10 +90,9 @@ Points& ThePoints() {
 void Failpoint(absl::string_view name) {
   Points& points = ThePoints();
   if (!points.armed.load(std::memory_order_relaxed)) return;
-  absl::MutexLock lock(&points.mutex);
-  const auto it = points.passes_left.find(std::string(name));
-  if (it != points.passes_left.end() && --it->second == 0) {
-    kill(getpid(), SIGKILL);
+  const std::string slow_while = points.Pass(name);
+  if (!slow_while.empty() && access(slow_while.c_str(), F_OK) == 0) {
+    absl::SleepFor(kSlow);
   }
 }
 
