@@ -45,13 +45,14 @@ def wait_for(condition, what):
 class Daemon:
     """A running coordinator or worker."""
 
-    def __init__(self, program, args, folder, name):
+    def __init__(self, program, args, folder, name, environment=None):
         self.ports_file = folder / f"{name}.ports"
         self.log = folder / f"{name}.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [str(program), *args, f"--ports-file={self.ports_file}"],
-                stdout=log, stderr=subprocess.STDOUT, cwd=folder)
+                stdout=log, stderr=subprocess.STDOUT, cwd=folder,
+                env={**os.environ, **(environment or {})})
 
     def port(self, key):
         """The port in use, once it serves."""

@@ -225,12 +225,18 @@ absl::Status Cluster::StartWorker(int number) {
       config, absl::StrCat("timeouts { ", worker_timeouts_, " }\n")));
   CADRE_ASSIGN_OR_RETURN(
       workers_[number],
-      Process::Start({kWorker, "--config", config, "--insecure",
+      Process::Start({"/usr/bin/env",
+                      "CADRE_FAILPOINTS=worker.step=slow:" + SlowFile(),
+                      kWorker, "--config", config, "--insecure",
                       "--coordinator", Addresses(), "--device", "cpu",
                       "--worker-id", absl::StrCat("test.", number),
                       "--metrics-listen", "off", "--health-listen", "off"}));
   return absl::OkStatus();
 }
+
+absl::Status Cluster::SlowDown() { return WriteFileAtomic(SlowFile(), ""); }
+
+void Cluster::SpeedUp() { fs::remove(SlowFile()); }
 
 absl::StatusOr<cadre::v1::JobSpec> Cluster::MakeJob(int workers, int steps) {
   CADRE_RETURN_IF_ERROR(WriteModelDir(model_dir()));

@@ -42,6 +42,10 @@ class Cluster {
   // Replaces the worker of that number; the former is killed.
   absl::Status StartWorker(int number);
   Process& worker(int number) { return workers_.at(number); }
+  // While slowed down, half a second is added to every step: a job lasts until
+  // a test has done to it what it wants, however quick the machine is.
+  absl::Status SlowDown();
+  void SpeedUp();
 
   // Connected to this cluster; reconnects after a restart.
   client::JobClient& client() { return *client_; }
@@ -57,6 +61,7 @@ class Cluster {
     int port = 0;
   };
   std::string PortsFile(int number) const;
+  std::string SlowFile() const { return dir_ + "/slow"; }
   // Where clients and workers look for the active one.
   std::string Addresses() const;
 

@@ -41,6 +41,28 @@ class ClusterTest : public ::testing::Test {
     ASSERT_OK(cluster_->client().Create(request).status());
   }
 
+  // Slowly until Disturb() is over.
+  void SubmitSlow(const JobSpec& spec) {
+    ASSERT_OK(cluster_->SlowDown());
+    Submit(spec);
+  }
+
+  // Watches to the end of the job; `on_save` is called after its first
+  // checkpoint.
+  Job Disturb(const std::function<void()>& on_save,
+              std::vector<std::string>* types = nullptr) {
+    bool disturbed = false;
+    const Job job = Watch([&](const Event& event) {
+      if (types != nullptr) types->push_back(event.type());
+      if (disturbed || event.type() != "CHECKPOINT_COMMITTED") return;
+      disturbed = true;
+      on_save();
+      cluster_->SpeedUp();
+    });
+    EXPECT_TRUE(disturbed);
+    return job;
+  }
+
   // Watches to the end of the job; `on_event` hears each event once.
   Job Watch(const std::function<void(const Event&)>& on_event,
             const std::string& id = "tiny") {
@@ -159,14 +181,10 @@ TEST_F(ClusterTest, AKilledWorkerOfAShardedJobCostsOneAttempt) {
   ASSERT_OK_AND_ASSIGN(JobSpec spec, cluster_->MakeJob(2, 60));
   spec.mutable_parallelism()->set_fsdp_shard_group_size(2);
   spec.mutable_parallelism()->set_expert_parallel_size(2);
-  Submit(spec);
-  bool killed = false;
-  const Job job = Watch([&](const Event& event) {
-    if (killed || event.type() != "CHECKPOINT_COMMITTED") return;
-    killed = true;
+  SubmitSlow(spec);
+  const Job job = Disturb([&] {
     EXPECT_OK(cluster_->StartWorker(1));  // kills the former one
   });
-  ASSERT_TRUE(killed);
   ExpectGoodAdapter(job);
   ASSERT_EQ(job.attempts_size(), 2);
   EXPECT_EQ(job.attempts(0).cause(), cadre::v1::FAILURE_CAUSE_WORKER_LOST);
@@ -181,16 +199,9 @@ TEST_F(ClusterTest, AJobGoesOnWithFewerWorkers) {
   ASSERT_OK(cluster_->StartWorker(3));
   ASSERT_OK_AND_ASSIGN(JobSpec spec, cluster_->MakeJob(4, 40));
   spec.mutable_resources()->set_min_workers(2);
-  Submit(spec);
-  bool killed = false;
+  SubmitSlow(spec);
   std::vector<std::string> types;
-  const Job job = Watch([&](const Event& event) {
-    types.push_back(event.type());
-    if (killed || event.type() != "CHECKPOINT_COMMITTED") return;
-    killed = true;
-    cluster_->worker(3).Kill();
-  });
-  ASSERT_TRUE(killed);
+  const Job job = Disturb([&] { cluster_->worker(3).Kill(); }, &types);
   ExpectGoodAdapter(job);
   ASSERT_EQ(job.attempts_size(), 2);
   // Its peers may tell of it before its lease is over.
@@ -246,14 +257,10 @@ TEST_F(ClusterTest, AnAdapterIsWhereAnotherJobStarts) {
 
 TEST_F(ClusterTest, AKilledWorkerCostsOneAttempt) {
   ASSERT_OK_AND_ASSIGN(const JobSpec spec, cluster_->MakeJob(2, 60));
-  Submit(spec);
-  bool killed = false;
-  const Job job = Watch([&](const Event& event) {
-    if (killed || event.type() != "CHECKPOINT_COMMITTED") return;
-    killed = true;
+  SubmitSlow(spec);
+  const Job job = Disturb([&] {
     EXPECT_OK(cluster_->StartWorker(1));  // kills the former one
   });
-  ASSERT_TRUE(killed);
   ExpectGoodAdapter(job);
   ASSERT_EQ(job.attempts_size(), 2);
   EXPECT_EQ(job.attempts(0).cause(), cadre::v1::FAILURE_CAUSE_WORKER_LOST);
@@ -264,15 +271,11 @@ TEST_F(ClusterTest, AKilledWorkerCostsOneAttempt) {
 
 TEST_F(ClusterTest, AKilledCoordinatorCostsNothing) {
   ASSERT_OK_AND_ASSIGN(const JobSpec spec, cluster_->MakeJob(2, 60));
-  Submit(spec);
-  bool killed = false;
-  const Job job = Watch([&](const Event& event) {
-    if (killed || event.type() != "CHECKPOINT_COMMITTED") return;
-    killed = true;
+  SubmitSlow(spec);
+  const Job job = Disturb([&] {
     cluster_->KillCoordinator();
     EXPECT_OK(cluster_->StartCoordinator());
   });
-  ASSERT_TRUE(killed);
   ExpectGoodAdapter(job);
   EXPECT_EQ(job.attempts_size(), 1);
   EXPECT_EQ(job.progress().step(), 60);
@@ -281,16 +284,12 @@ TEST_F(ClusterTest, AKilledCoordinatorCostsNothing) {
 
 TEST_F(ClusterTest, ADrainedWorkerSavesAndItsJobMoves) {
   ASSERT_OK_AND_ASSIGN(const JobSpec spec, cluster_->MakeJob(2, 60));
-  Submit(spec);
-  bool drained = false;
-  const Job job = Watch([&](const Event& event) {
-    if (drained || event.type() != "CHECKPOINT_COMMITTED") return;
-    drained = true;
+  SubmitSlow(spec);
+  const Job job = Disturb([&] {
     cluster_->worker(1).Signal(SIGTERM);
     EXPECT_EQ(cluster_->worker(1).Wait(), 0);
     EXPECT_OK(cluster_->StartWorker(1));
   });
-  ASSERT_TRUE(drained);
   ExpectGoodAdapter(job);
   ASSERT_EQ(job.attempts_size(), 2);
   // No step was lost.

@@ -32,7 +32,9 @@ class FailoverTest : public ::testing::Test {
     ASSERT_OK(cluster_->StartWorker(1));
   }
 
+  // Slowly until Watch() has called on_save.
   void Submit(int steps) {
+    ASSERT_OK(cluster_->SlowDown());
     ASSERT_OK_AND_ASSIGN(const auto spec, cluster_->MakeJob(2, steps));
     cadre::v1::CreateJobRequest request;
     request.set_job_id("tiny");
@@ -50,6 +52,7 @@ class FailoverTest : public ::testing::Test {
            if (saved || item.event().type() != "CHECKPOINT_COMMITTED") return;
            saved = true;
            on_save();
+           cluster_->SpeedUp();
          }}));
     EXPECT_TRUE(saved);
     const auto job = cluster_->client().Get("tiny", cadre::v1::JOB_VIEW_FULL);

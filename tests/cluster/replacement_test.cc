@@ -136,11 +136,13 @@ class ReplacementTest : public ::testing::Test {
 
 TEST_F(ReplacementTest, SkewedLoadsAreBalancedWhileTheJobTrains) {
   ASSERT_OK_AND_ASSIGN(JobSpec spec, MakeJob(60));
+  ASSERT_OK(cluster_->SlowDown());
   Submit(spec, "moving");
   int64_t moved_at = 0;
   Watch("moving", [&](const Event& event) {
     if (event.type() == "EXPERTS_REBALANCED" && moved_at == 0) {
       moved_at = std::stoll(event.data().at("step"));
+      cluster_->SpeedUp();
     }
   });
   EXPECT_THAT(events_, Contains("EXPERT_REPLACEMENT_PLANNED"));
@@ -178,12 +180,14 @@ TEST_F(ReplacementTest, SkewedLoadsAreBalancedWhileTheJobTrains) {
 
 TEST_F(ReplacementTest, AKillWhileExpertsMoveCostsOneAttempt) {
   ASSERT_OK_AND_ASSIGN(const JobSpec spec, MakeJob(60));
+  ASSERT_OK(cluster_->SlowDown());
   Submit(spec, "killed");
   bool killed = false;
   const Job job = Watch("killed", [&](const Event& event) {
     if (killed || event.type() != "EXPERT_REPLACEMENT_PLANNED") return;
     killed = true;
     EXPECT_OK(cluster_->StartWorker(1));  // kills the former one
+    cluster_->SpeedUp();
   });
   ASSERT_TRUE(killed);
   ASSERT_EQ(job.attempts_size(), 2);
@@ -196,9 +200,11 @@ TEST_F(ReplacementTest, AKillWhileExpertsMoveCostsOneAttempt) {
 TEST_F(ReplacementTest, AnOperatorMovesExpertsOfAJobThatKeepsThem) {
   ASSERT_OK_AND_ASSIGN(JobSpec spec, MakeJob(60));
   spec.mutable_moe()->set_rebalance("off");
+  ASSERT_OK(cluster_->SlowDown());
   Submit(spec, "ordered");
   bool ordered = false;
   Watch("ordered", [&](const Event& event) {
+    if (event.type() == "EXPERTS_REBALANCED") cluster_->SpeedUp();
     if (ordered || event.type() != "CHECKPOINT_COMMITTED") return;
     // Before the first window is in, the order is refused with a reason.
     const auto response = cluster_->client().RebalanceExperts("ordered");

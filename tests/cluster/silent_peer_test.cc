@@ -35,6 +35,7 @@ class SilentPeerTest : public ::testing::Test {
     ASSERT_OK_AND_ASSIGN(JobSpec spec, cluster_->MakeJob(workers, kSteps));
     spec.mutable_parallelism()->set_fsdp_shard_group_size(2);
     spec.mutable_parallelism()->set_expert_parallel_size(workers);
+    ASSERT_OK(cluster_->SlowDown());
     cadre::v1::CreateJobRequest request;
     request.set_job_id("tiny");
     *request.mutable_spec() = spec;
@@ -53,6 +54,7 @@ class SilentPeerTest : public ::testing::Test {
            if (!disturbed && type == "CHECKPOINT_COMMITTED") {
              disturbed = true;
              disturb();
+             cluster_->SpeedUp();
            } else if (disturbed && !restored && type == "ATTEMPT_ENDED") {
              restored = true;
              restore();

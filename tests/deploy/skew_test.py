@@ -147,6 +147,7 @@ class SkewTest(harness.TestCase):
         self.coordinator = self.start_coordinator()
         self.workers = []
         self.started = 0
+        self.slow = self.folder / "slow"
 
     def start_workers(self, domains):
         """In place of those there are; None: without a link domain."""
@@ -164,7 +165,8 @@ class SkewTest(harness.TestCase):
                  f"--config={config}",
                  "--device=cpu", "--metrics-listen=127.0.0.1:0",
                  "--health-listen=off", f"--worker-id=skew.{index}"],
-                self.folder, name)
+                self.folder, name,
+                {"CADRE_FAILPOINTS": f"worker.step=slow:{self.slow}"})
             self.addCleanup(worker.stop)
             self.workers.append(worker)
 
@@ -192,6 +194,8 @@ class SkewTest(harness.TestCase):
             training=f"{{max_steps: {STEPS}, micro_batch_size: 1, "
                      f"global_batch_size: {ROWS_PER_STEP}}}",
             moe=moe, model="{path: model, dtype: fp32}")
+        # Until its gauges are read: they go with the job.
+        self.slow.touch()
         known = {job["name"] for job in self.coordinator.jobs()}
         result = self.coordinator.cadre("submit", "job.yaml")
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -204,6 +208,7 @@ class SkewTest(harness.TestCase):
             return seen if not math.isnan(seen[step]) else None
 
         seen = harness.wait_for(routed, "the first step")
+        self.slow.unlink()
         watched = self.coordinator.cadre("watch", name)
         self.assertEqual(watched.returncode, 0, watched.stderr)
         growth = [self.total(metric) - before[metric] for metric in names]

@@ -17,7 +17,7 @@ from tests.deploy import supervisor
 from tests.fault import cluster
 
 UNITS = pathlib.Path("WORKSPACE").resolve().parent / "deploy/systemd"
-# Enough to last through everything that happens.
+# At half a second each, enough to last through everything that happens.
 STEPS = 240
 WORKERS = 3
 
@@ -49,7 +49,7 @@ class Fleet(cluster.Cluster):
              "cadre-worker": cluster.WORKER},
             {"coordinator.textproto": self.coordinator_config,
              "worker-cpu.textproto": self.worker_config},
-            arguments, instance)
+            arguments, instance, self.worker_environment())
         self.units.append(made)
         return made
 
@@ -58,9 +58,6 @@ class Fleet(cluster.Cluster):
             if unit.starts:
                 unit.settings["TimeoutStopSec"] = "20"
                 unit.stop()
-
-    def step(self, name):
-        return int(self.job(name).get("progress", {}).get("step", 0))
 
 
 class SupervisionTest(unittest.TestCase):
@@ -94,6 +91,26 @@ class SupervisionTest(unittest.TestCase):
             lambda: made.job("calm")["state"] in cluster.TERMINAL,
             "the end of the undisturbed job", 600)
         made.wait_state("calm", "JOB_STATE_SUCCEEDED")
+        with made.slowly():
+            self.shake(made)
+        cluster.wait_for(
+            lambda: made.job("shaken")["state"] in cluster.TERMINAL,
+            "the end of the job", 600)
+        job = made.wait_state("shaken", "JOB_STATE_SUCCEEDED")
+        self.assertGreaterEqual(len(job["attempts"]), 4)
+        calm, shaken = made.losses("calm"), made.losses("shaken")
+        self.assertEqual(set(calm), set(range(1, STEPS + 1)))
+        self.assertEqual(calm[STEPS], shaken[STEPS])
+        self.assertEqual({step: calm[step] for step in shaken}, shaken)
+        # A killed worker loses what it has not reported; steps after the last
+        # save are done again.
+        self.assertGreaterEqual(len(shaken), 0.9 * STEPS)
+        for unit in made.units:
+            for _, why in unit.exits:
+                self.assertEqual(why, "", unit.name)
+
+    def shake(self, made):
+        """Submits a job and disturbs the daemons in every way that is ours."""
         made.submit("shaken", 2, STEPS)
         made.wait_state("shaken", "JOB_STATE_RUNNING")
         cluster.wait_for(lambda: made.json("checkpoints", "shaken"),
@@ -146,22 +163,6 @@ class SupervisionTest(unittest.TestCase):
             unit.wait_ready()
             self.assertEqual(unit.starts, starts + 1)
             self.further("shaken")
-
-        cluster.wait_for(
-            lambda: made.job("shaken")["state"] in cluster.TERMINAL,
-            "the end of the job", 600)
-        job = made.wait_state("shaken", "JOB_STATE_SUCCEEDED")
-        self.assertGreaterEqual(len(job["attempts"]), 4)
-        calm, shaken = made.losses("calm"), made.losses("shaken")
-        self.assertEqual(set(calm), set(range(1, STEPS + 1)))
-        self.assertEqual(calm[STEPS], shaken[STEPS])
-        self.assertEqual({step: calm[step] for step in shaken}, shaken)
-        # A killed worker loses what it has not reported; steps after the last
-        # save are done again.
-        self.assertGreaterEqual(len(shaken), 0.9 * STEPS)
-        for unit in made.units:
-            for _, why in unit.exits:
-                self.assertEqual(why, "", unit.name)
 
     def test_what_hangs_is_ended_by_the_watchdog_and_started_again(self):
         unit = self.made.fleet[0]

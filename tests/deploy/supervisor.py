@@ -36,7 +36,7 @@ class Unit:
     """One unit and the thread that looks after its process."""
 
     def __init__(self, file, folder, programs, configs, arguments=(),
-                 instance=""):
+                 instance="", environment=None):
         """programs, configs: what stands in for /usr/bin and /etc/cadre."""
         self.name = file.stem.rstrip("@") + instance
         self.settings = parse(file)
@@ -48,6 +48,7 @@ class Unit:
         self.instance = instance
         self.programs, self.configs = programs, configs
         self.arguments = list(arguments)
+        self.environment = environment or {}
         self.log = folder / f"{self.name}.log"
         self.exits = []  # (status, why) of every process
         self.starts = 0
@@ -136,7 +137,8 @@ class Unit:
         address = f"cadre-unit-{os.getpid()}-{self.name}-{self.starts}"
         notify.bind("\0" + address)
         environment = {
-            **os.environ, "NOTIFY_SOCKET": "@" + address,
+            **os.environ, **self.environment,
+            "NOTIFY_SOCKET": "@" + address,
             "WATCHDOG_USEC": str(int(self._seconds("WatchdogSec") * 1e6)),
             "OPENBLAS_NUM_THREADS": "1"}
         with self.log.open("ab") as log:

@@ -5,6 +5,7 @@ relay each, so that a test can cut one worker off in one direction or both
 without any right on the machine.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -162,6 +163,17 @@ class Cluster:
         self.coordinator = None
         self.workers = {}
         self.relays = {}
+        self.slow_file = self.folder / "slow"
+
+    @contextlib.contextmanager
+    def slowly(self):
+        """Half a second is added to every step meanwhile: a job lasts until a
+        test has done to it what it wants, however quick the machine is."""
+        self.slow_file.touch()
+        try:
+            yield
+        finally:
+            self.slow_file.unlink()
 
     # -- processes ----------------------------------------------------------
 
@@ -186,6 +198,10 @@ class Cluster:
             raise AssertionError((self.folder / "coordinator.log").read_text())
         return self.cadre("list", "--timeout=1").returncode == 0
 
+    def worker_environment(self, failpoints=""):
+        return {"CADRE_FAILPOINTS":
+                failpoints or f"worker.step=slow:{self.slow_file}"}
+
     def kill_coordinator(self):
         self.coordinator.kill()
 
@@ -198,7 +214,7 @@ class Cluster:
              f"--coordinator=127.0.0.1:{relay.port}", "--device=cpu",
              f"--worker-id=test.{number}", "--metrics-listen=off",
              "--health-listen=off"], self.folder / f"worker-{number}.log",
-            {"CADRE_FAILPOINTS": failpoints} if failpoints else None)
+            self.worker_environment(failpoints))
 
     def stop(self):
         for relay in self.relays.values():
@@ -243,6 +259,9 @@ class Cluster:
 
     def job(self, name):
         return self.json("get", name)[0]
+
+    def step(self, name):
+        return int(self.job(name).get("progress", {}).get("step", 0))
 
     def wait_state(self, name, *states):
         def ask():

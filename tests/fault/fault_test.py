@@ -61,11 +61,12 @@ class CoordinatorKilled(FaultTest):
 
     def test_a_running_job_does_not_notice(self):
         made = self.make(workers=1)
-        made.submit("steady", 1, 60)
-        made.wait_state("steady", "JOB_STATE_RUNNING")
-        for _ in range(2):
-            made.kill_coordinator()
-            made.start_coordinator()
+        with made.slowly():
+            made.submit("steady", 1, 60)
+            made.wait_state("steady", "JOB_STATE_RUNNING")
+            for _ in range(2):
+                made.kill_coordinator()
+                made.start_coordinator()
         job = made.wait_state("steady", "JOB_STATE_SUCCEEDED")
         self.assertEqual(len(job["attempts"]), 1)
         self.check(made, ["steady"])
@@ -77,11 +78,12 @@ class WorkerFaults(FaultTest):
         made = self.make(workers=2)
         made.submit("calm", 2, 24)
         made.wait_state("calm", "JOB_STATE_SUCCEEDED")
-        made.submit("shaken", 2, 24)
-        made.wait_state("shaken", "JOB_STATE_RUNNING")
-        cluster.wait_for(
-            lambda: made.json("checkpoints", "shaken"), "a checkpoint")
-        made.workers[1].kill()
+        with made.slowly():
+            made.submit("shaken", 2, 24)
+            made.wait_state("shaken", "JOB_STATE_RUNNING")
+            cluster.wait_for(
+                lambda: made.json("checkpoints", "shaken"), "a checkpoint")
+            made.workers[1].kill()
         made.start_worker(1)
         job = made.wait_state("shaken", "JOB_STATE_SUCCEEDED")
         self.assertEqual(len(job["attempts"]), 2, json.dumps(job, indent=1))
@@ -94,10 +96,11 @@ class WorkerFaults(FaultTest):
 
     def test_stopped_past_its_lease_it_is_fenced_when_it_wakes(self):
         made = self.make(workers=2)
-        made.submit("lone", 1, 40)
-        job = made.wait_state("lone", "JOB_STATE_RUNNING")
-        number = int(job["attempts"][0]["workers"][0].split(".")[1])
-        made.workers[number].send(signal.SIGSTOP)
+        with made.slowly():
+            made.submit("lone", 1, 40)
+            job = made.wait_state("lone", "JOB_STATE_RUNNING")
+            number = int(job["attempts"][0]["workers"][0].split(".")[1])
+            made.workers[number].send(signal.SIGSTOP)
         # Alone and silent, it is given a minute before it is held for lost.
         cluster.wait_for(
             lambda: len(made.job("lone")["attempts"]) == 2, "a new attempt",
@@ -113,15 +116,15 @@ class WorkerFaults(FaultTest):
 
     def test_cut_off_from_the_coordinator_a_job_runs_on(self):
         made = self.make(workers=2)
-        made.submit("far", 2, 60)
-        made.wait_state("far", "JOB_STATE_RUNNING")
-        for up, down in ((True, True), (True, False), (False, True)):
-            made.relays[1].cut(up, down)
-            step = int(made.job("far")["progress"].get("step", 0))
-            cluster.wait_for(
-                lambda: int(made.job("far")["progress"].get("step", 0)) >
-                min(step + 2, 55), "the job to run on")
-            made.relays[1].heal()
+        with made.slowly():
+            made.submit("far", 2, 60)
+            made.wait_state("far", "JOB_STATE_RUNNING")
+            for up, down in ((True, True), (True, False), (False, True)):
+                made.relays[1].cut(up, down)
+                step = made.step("far")
+                cluster.wait_for(lambda s=step: made.step("far") > s + 2,
+                                 "the job to run on")
+                made.relays[1].heal()
         job = made.wait_state("far", "JOB_STATE_SUCCEEDED")
         self.assertEqual(len(job["attempts"]), 1, json.dumps(job, indent=1))
         self.check(made, ["far"])
@@ -131,10 +134,11 @@ class Verbs(FaultTest):
 
     def test_duplicates_and_late_calls_leave_the_last_intended_state(self):
         made = self.make(workers=1)
-        made.submit("verbs", 1, 40)
-        made.wait_state("verbs", "JOB_STATE_RUNNING")
-        for verb in ("pause", "pause"):
-            self.assertEqual(made.cadre(verb, "verbs").returncode, 0)
+        with made.slowly():
+            made.submit("verbs", 1, 40)
+            made.wait_state("verbs", "JOB_STATE_RUNNING")
+            for verb in ("pause", "pause"):
+                self.assertEqual(made.cadre(verb, "verbs").returncode, 0)
         made.wait_state("verbs", "JOB_STATE_PAUSED")
         for verb in ("resume", "resume"):
             self.assertEqual(made.cadre(verb, "verbs").returncode, 0)
@@ -207,16 +211,16 @@ class Clock(FaultTest):
             "LD_PRELOAD": str(library), "FAKETIME_TIMESTAMP_FILE": str(offset),
             "FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"})
         made.start_worker(0)
-        made.submit("jumping", 1, 60)
-        made.wait_state("jumping", "JOB_STATE_RUNNING")
-        for jump in ("+1d", "-1d", "+0"):
-            offset.write_text(jump)
-            step = int(made.job("jumping")["progress"].get("step", 0))
-            cluster.wait_for(
-                lambda s=step: int(made.job("jumping")["progress"].get(
-                    "step", 0)) > min(s + 2, 59), f"steps after {jump}")
-            self.assertEqual({w["state"] for w in made.json("workers")} -
-                             {"STATE_RUNNING", "STATE_IDLE"}, set())
+        with made.slowly():
+            made.submit("jumping", 1, 60)
+            made.wait_state("jumping", "JOB_STATE_RUNNING")
+            for jump in ("+1d", "-1d", "+0"):
+                offset.write_text(jump)
+                step = made.step("jumping")
+                cluster.wait_for(lambda s=step: made.step("jumping") > s + 2,
+                                 f"steps after {jump}")
+                self.assertEqual({w["state"] for w in made.json("workers")},
+                                 {"STATE_RUNNING"})
         job = made.wait_state("jumping", "JOB_STATE_SUCCEEDED")
         self.assertEqual(len(job["attempts"]), 1, json.dumps(job, indent=1))
         self.check(made, ["jumping"])
@@ -237,22 +241,23 @@ class DiskFull(FaultTest):
         made = self.make(workers=1, state=disk,
                          config=f"ballast_bytes: {2 << 20} "
                                 "backups { every: '0' }")
-        made.submit("before", 1, 30)
-        made.wait_state("before", "JOB_STATE_RUNNING")
-        filler = disk / "filler"
-        with filler.open("wb") as out:
-            try:
-                while True:
-                    out.write(b"x" * 65536)
-                    out.flush()
-            except OSError:
-                pass
-        refused = cluster.wait_for(
-            lambda: self.refusal(made, "during"), "a refusal")
-        self.assertIn("disk", refused)
-        # Reads go on, and so does the job.
-        self.assertEqual(made.cadre("get", "before").returncode, 0)
-        self.assertEqual(made.cadre("cancel", "before").returncode, 0)
+        with made.slowly():
+            made.submit("before", 1, 100)
+            made.wait_state("before", "JOB_STATE_RUNNING")
+            filler = disk / "filler"
+            with filler.open("wb") as out:
+                try:
+                    while True:
+                        out.write(b"x" * 65536)
+                        out.flush()
+                except OSError:
+                    pass
+            refused = cluster.wait_for(
+                lambda: self.refusal(made, "during"), "a refusal")
+            self.assertIn("disk", refused)
+            # Reads go on, and so does the job.
+            self.assertEqual(made.cadre("get", "before").returncode, 0)
+            self.assertEqual(made.cadre("cancel", "before").returncode, 0)
         filler.unlink()
         cluster.wait_for(lambda: self.refusal(made, "after") is None,
                          "room again")

@@ -151,7 +151,7 @@ access_file: "{self.folder}/access"
                 f"--worker-id={host.name}.0", f"--data-address={host.address}",
                 "--metrics-listen=off", "--health-listen=off"]),
             self.folder / f"worker-{number}.log",
-            {"CADRE_FAILPOINTS": failpoints})
+            self.worker_environment(failpoints))
 
     def stop(self):
         heal()
