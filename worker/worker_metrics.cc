@@ -8,7 +8,6 @@
 #include <array>
 #include <cstddef>
 #include <functional>
-#include <iterator>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -18,17 +17,14 @@
 
 #include "base/logging.h"
 #include "kernels/common/device_error.h"
-#include "worker/expert_balance.h"
-#include "worker/moe/link_tiers.h"
+#include "worker/memory_series.h"
+#include "worker/moe_series.h"
 #include "worker/train/trainer.h"
 
 namespace cadre {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
-// Steps that the balance gauges look back on.
-constexpr int64_t kBalanceWindow = 50;
 
 constexpr const char* kStates[] = {"idle",     "preparing", "ready",  "running",
                                    "stopping", "ended",     "stopped"};
@@ -41,33 +37,6 @@ constexpr std::pair<const char*, double StepMetrics::*> kPhases[] = {
     {"optimizer", &StepMetrics::optimizer_seconds},
     {"wait", &StepMetrics::wait_seconds}};
 
-// The pools of a rank's memory: in the last step, and the most of the attempt.
-// Either way they add up to all that the rank holds.
-struct Pool {
-  const char* name;
-  int64_t (*now)(const MemoryUse&);
-  int64_t (*peak)(const MemoryUse&);
-};
-constexpr int64_t Weights(const MemoryUse& m) { return m.weights - m.adapter; }
-constexpr int64_t Adapter(const MemoryUse& m) { return m.adapter; }
-constexpr int64_t Gradients(const MemoryUse& m) { return m.gradients; }
-constexpr int64_t OptimizerState(const MemoryUse& m) { return m.optimizer; }
-constexpr int64_t CommBuffers(const MemoryUse& m) {
-  return m.gather + m.reduce;
-}
-constexpr Pool kPools[] = {
-    {"weights", &Weights, &Weights},
-    {"adapter", &Adapter, &Adapter},
-    {"gradients", &Gradients, &Gradients},
-    {"optimizer", &OptimizerState, &OptimizerState},
-    {"activations",
-     [](const MemoryUse& m) { return m.step_activations - m.step_workspace; },
-     [](const MemoryUse& m) { return m.activations - m.workspace; }},
-    {"workspace", [](const MemoryUse& m) { return m.step_workspace; },
-     [](const MemoryUse& m) { return m.workspace; }},
-    {"comm", &CommBuffers, &CommBuffers}};
-constexpr size_t kNumPools = std::size(kPools);
-
 constexpr const char* kOps[] = {"all_reduce", "all_gather", "reduce_scatter",
                                 "broadcast",  "all_to_all", "barrier"};
 
@@ -76,6 +45,8 @@ constexpr const char* kOps[] = {"all_reduce", "all_gather", "reduce_scatter",
 struct WorkerMetrics::Impl {
   Impl(MetricsRegistry* r, const Identity& id)
       : registry(r),
+        moe(r),
+        memory(r),
         sync_seconds(r->Histogram(metric::kWorkerSyncSeconds)),
         last_sync(r->Gauge(metric::kWorkerLastSync)),
         steps(r->Counter(metric::kTrainSteps)),
@@ -90,26 +61,6 @@ struct WorkerMetrics::Impl {
         eval_loss(r->Gauge(metric::kTrainEvalLoss)),
         grad_norm(r->Gauge(metric::kTrainGradNorm)),
         learning_rate(r->Gauge(metric::kTrainLearningRate)),
-        balance_step(
-            r->Gauge(metric::kMoeExpertBalancedness, {{"stat", "step"}})),
-        balance_worst(r->Gauge(metric::kMoeExpertBalancedness,
-                               {{"stat", "worst_layer"}})),
-        rank_balance_step(
-            r->Gauge(metric::kMoeRankBalancedness, {{"stat", "step"}})),
-        rank_balance_worst(
-            r->Gauge(metric::kMoeRankBalancedness, {{"stat", "worst_layer"}})),
-        plan_epoch(r->Gauge(metric::kMoePlanEpoch)),
-        rebalance_seconds(r->Histogram(metric::kMoeRebalanceSeconds)),
-        cv_mean(r->Gauge(metric::kMoeExpertLoadCv, {{"stat", "mean"}})),
-        cv_max(r->Gauge(metric::kMoeExpertLoadCv, {{"stat", "max"}})),
-        dead_mean(r->Gauge(metric::kMoeDeadExperts, {{"stat", "mean"}})),
-        dead_max(r->Gauge(metric::kMoeDeadExperts, {{"stat", "max"}})),
-        aux_loss(r->Gauge(metric::kMoeAuxLoss)),
-        z_loss(r->Gauge(metric::kMoeZLoss)),
-        routed(r->Counter(metric::kMoeRoutedTokens)),
-        dropped(r->Counter(metric::kMoeDroppedTokens)),
-        remapped(r->Counter(metric::kMoeRemappedTokens)),
-        padding_rows(r->Counter(metric::kMoePaddingRows)),
         save_stall(
             r->Histogram(metric::kCheckpointSaveSeconds, {{"phase", "stall"}})),
         save_write(
@@ -121,16 +72,6 @@ struct WorkerMetrics::Impl {
         load_seconds(r->Histogram(metric::kCheckpointLoadSeconds)),
         model_flops(r->Counter(metric::kTrainModelFlops)),
         mfu(r->Gauge(metric::kTrainMfu)),
-        planned(r->Gauge(metric::kTrainMemoryPlanned)),
-        expected(r->Gauge(metric::kTrainMemoryExpected)),
-        plan_error(r->Gauge(metric::kDeviceMemoryPlanError)),
-        device_other(r->Gauge(metric::kDeviceMemory, {{"pool", "other"}})),
-        device_free(r->Gauge(metric::kDeviceMemory, {{"pool", "free"}})),
-        dispatch_seconds(r->Histogram(metric::kMoeAllToAllSeconds,
-                                      {{"direction", "dispatch"}})),
-        combine_seconds(r->Histogram(metric::kMoeAllToAllSeconds,
-                                     {{"direction", "combine"}})),
-        exposed_seconds(r->Counter(metric::kMoeAllToAllExposed)),
         last_save(r->Gauge(metric::kCheckpointLastSuccess)),
         aborts_stop(r->Counter(metric::kCommAborts, {{"cause", "stop"}})),
         aborts_peer(r->Counter(metric::kCommAborts, {{"cause", "peer"}})) {
@@ -153,15 +94,6 @@ struct WorkerMetrics::Impl {
       phases.push_back(
           &r->Histogram(metric::kTrainStepSeconds, {{"phase", phase}}));
     }
-    for (size_t i = 0; i < kNumLinkTiers; ++i) {
-      const char* const tier = LinkTierName(static_cast<LinkTier>(i));
-      dispatch_bytes[i] =
-          &r->Counter(metric::kMoeAllToAllBytes,
-                      {{"direction", "dispatch"}, {"tier", tier}});
-      combine_bytes[i] =
-          &r->Counter(metric::kMoeAllToAllBytes,
-                      {{"direction", "combine"}, {"tier", tier}});
-    }
     for (size_t i = 0; i < kNumDeviceErrorKinds; ++i) {
       const char* const kind = DeviceErrorName(static_cast<DeviceErrorKind>(i));
       device_errors[i] = &r->Counter(metric::kDeviceErrors, {{"kind", kind}});
@@ -179,74 +111,31 @@ struct WorkerMetrics::Impl {
       comm_seconds[op] = &r->Histogram(metric::kCommSeconds, {{"op", op}});
       comm_bytes[op] = &r->Counter(metric::kCommBytes, {{"op", op}});
     }
-    for (size_t i = 0; i < kNumPools; ++i) {
-      const char* const pool = kPools[i].name;
-      memory[i] = &r->Gauge(metric::kDeviceMemory, {{"pool", pool}});
-      memory_peak[i] = &r->Gauge(metric::kDeviceMemoryPeak, {{"pool", pool}});
-    }
     ClearJob();
-    SetDeviceMemory(-1, -1);
   }
 
   void ClearJob() {
-    for (prometheus::Gauge* gauge : {&fill,
-                                     &loss,
-                                     &eval_loss,
-                                     &grad_norm,
-                                     &learning_rate,
-                                     &balance_step,
-                                     &balance_worst,
-                                     &rank_balance_step,
-                                     &rank_balance_worst,
-                                     &plan_epoch,
-                                     &cv_mean,
-                                     &cv_max,
-                                     &dead_mean,
-                                     &dead_max,
-                                     &aux_loss,
-                                     &z_loss,
-                                     &mfu,
-                                     &planned,
-                                     &expected,
-                                     &plan_error}) {
+    for (prometheus::Gauge* gauge :
+         {&fill, &loss, &eval_loss, &grad_norm, &learning_rate, &mfu}) {
       gauge->Set(kNan);
     }
-    for (prometheus::Gauge* gauge : memory) gauge->Set(0);
-    for (prometheus::Gauge* gauge : memory_peak) gauge->Set(kNan);
-    std::lock_guard<std::mutex> lock(mutex);
-    expert_window.Clear();
-    rank_window.Clear();
-  }
-
-  void SetDeviceMemory(int64_t used_bytes, int64_t free_bytes) {
-    double other = static_cast<double>(used_bytes);
-    for (const prometheus::Gauge* gauge : memory) other -= gauge->Value();
-    device_other.Set(used_bytes < 0 ? kNan : std::max(0.0, other));
-    device_free.Set(free_bytes < 0 ? kNan : static_cast<double>(free_bytes));
+    moe.Clear();
+    memory.Clear();
   }
 
   MetricsRegistry* const registry;
+  MoeSeries moe;
+  MemorySeries memory;
   prometheus::Histogram& sync_seconds;
   prometheus::Gauge& last_sync;
   prometheus::Counter &steps, &nonfinite, &data_wait;
   prometheus::Counter &tokens_processed, &tokens_loss, &tokens_padding;
   prometheus::Gauge &fill, &loss, &eval_loss, &grad_norm, &learning_rate;
-  prometheus::Gauge &balance_step, &balance_worst, &rank_balance_step,
-      &rank_balance_worst, &plan_epoch;
-  prometheus::Histogram& rebalance_seconds;
-  prometheus::Gauge &cv_mean, &cv_max, &dead_mean, &dead_max, &aux_loss,
-      &z_loss;
-  prometheus::Counter &routed, &dropped, &remapped, &padding_rows;
   prometheus::Histogram &save_stall, &save_write;
   prometheus::Counter &saves_ok, &saves_error, &save_bytes;
   prometheus::Histogram& load_seconds;
   prometheus::Counter& model_flops;
-  prometheus::Gauge &mfu, &planned, &expected, &plan_error, &device_other,
-      &device_free;
-  prometheus::Histogram &dispatch_seconds, &combine_seconds;
-  prometheus::Counter& exposed_seconds;
-  std::array<prometheus::Counter*, kNumLinkTiers> dispatch_bytes{},
-      combine_bytes{};
+  prometheus::Gauge& mfu;
   std::array<prometheus::Counter*, kNumDeviceErrorKinds> device_errors{};
   std::array<prometheus::Counter*, kNumPhases> pass_phases{};
   prometheus::Counter *phase_optimizer = nullptr, *phase_exposed = nullptr;
@@ -255,14 +144,11 @@ struct WorkerMetrics::Impl {
   std::map<std::string, prometheus::Gauge*, std::less<>> states;
   std::vector<prometheus::Counter*> syncs;
   std::vector<prometheus::Histogram*> phases;  // as in kPhases
-  std::array<prometheus::Gauge*, kNumPools> memory{}, memory_peak{};
   std::map<std::string, prometheus::Histogram*, std::less<>> comm_seconds;
   std::map<std::string, prometheus::Counter*, std::less<>> comm_bytes;
 
   std::mutex mutex;
   MetricLabels assignment;  // empty without one
-  LoadWindow expert_window{kBalanceWindow}, rank_window{kBalanceWindow};
-  int64_t window_epoch = 0;  // placement of what rank_window holds
 };
 
 WorkerMetrics::WorkerMetrics(MetricsRegistry* registry,
@@ -305,65 +191,17 @@ void WorkerMetrics::ObserveStep(const StepMetrics& step,
   if (share.own_flops > 0 && share.peak_flops > 0 && step.step_seconds > 0) {
     m.mfu.Set(share.own_flops / step.step_seconds / share.peak_flops);
   }
-  for (size_t i = 0; i < kNumPools; ++i) {
-    m.memory[i]->Set(static_cast<double>(kPools[i].now(step.memory)));
-    m.memory_peak[i]->Set(static_cast<double>(kPools[i].peak(step.memory)));
-  }
-  if (share.planned_bytes > 0) {
-    const auto planned = static_cast<double>(share.planned_bytes);
-    m.planned.Set(planned);
-    m.plan_error.Set(static_cast<double>(step.memory.total()) / planned - 1);
-  }
-  if (share.expected_bytes > 0) {
-    m.expected.Set(static_cast<double>(share.expected_bytes));
-  }
+  m.memory.Observe(step.memory, share.planned_bytes, share.expected_bytes);
   m.tokens_processed.Increment(static_cast<double>(share.own_tokens));
   m.tokens_loss.Increment(static_cast<double>(share.own_targets));
   m.tokens_padding.Increment(static_cast<double>(share.own_padding));
   const double slots =
       static_cast<double>(share.own_tokens + share.own_padding);
   if (slots > 0) m.fill.Set(static_cast<double>(share.own_tokens) / slots);
-  if (!step.expert_tokens.empty()) {
-    std::unique_lock<std::mutex> lock(m.mutex);
-    const ExpertBalance balance =
-        MeasureBalance(m.expert_window.Add(step.expert_tokens));
-    lock.unlock();
-    m.dispatch_seconds.Observe(step.exchanges.dispatch_seconds);
-    m.combine_seconds.Observe(step.exchanges.combine_seconds);
-    m.exposed_seconds.Increment(step.exchanges.exposed_seconds);
-    for (size_t i = 0; i < kNumLinkTiers; ++i) {
-      m.dispatch_bytes[i]->Increment(
-          static_cast<double>(step.exchanges.dispatch_bytes[i]));
-      m.combine_bytes[i]->Increment(
-          static_cast<double>(step.exchanges.combine_bytes[i]));
-    }
-    m.balance_step.Set(balance.balancedness_step);
-    m.balance_worst.Set(balance.balancedness_worst);
-    m.cv_mean.Set(balance.cv_mean);
-    m.cv_max.Set(balance.cv_max);
-    m.dead_mean.Set(balance.dead_mean);
-    m.dead_max.Set(balance.dead_max);
-    m.aux_loss.Set(step.aux_loss);
-    m.z_loss.Set(step.z_loss);
-    m.routed.Increment(static_cast<double>(share.own_routed));
-    m.dropped.Increment(static_cast<double>(share.own_dropped));
-    m.remapped.Increment(static_cast<double>(share.own_remapped));
-    m.padding_rows.Increment(static_cast<double>(share.own_padding_rows));
-  }
-  if (!step.rank_tokens.empty()) {
-    std::unique_lock<std::mutex> lock(m.mutex);
-    // What another placement made of the ranks says nothing of this one.
-    if (step.plan_epoch != m.window_epoch) m.rank_window.Clear();
-    m.window_epoch = step.plan_epoch;
-    const ExpertBalance balance =
-        MeasureBalance(m.rank_window.Add(step.rank_tokens));
-    lock.unlock();
-    m.rank_balance_step.Set(balance.balancedness_step);
-    m.rank_balance_worst.Set(balance.balancedness_worst);
-  } else if (!step.expert_tokens.empty()) {
-    m.rank_balance_step.Set(1);  // one rank has all experts
-    m.rank_balance_worst.Set(1);
-  }
+  m.moe.Observe(step, {.routed = share.own_routed,
+                       .dropped = share.own_dropped,
+                       .remapped = share.own_remapped,
+                       .padding_rows = share.own_padding_rows});
   if (!share.rank_zero) return;
   m.loss.Set(step.loss);
   m.grad_norm.Set(step.grad_norm);
@@ -373,12 +211,11 @@ void WorkerMetrics::ObserveStep(const StepMetrics& step,
 void WorkerMetrics::SetEvalLoss(double loss) { impl_->eval_loss.Set(loss); }
 
 void WorkerMetrics::SetPlanEpoch(int64_t plan_epoch) {
-  impl_->plan_epoch.Set(static_cast<double>(plan_epoch));
+  impl_->moe.SetPlanEpoch(plan_epoch);
 }
 
 void WorkerMetrics::ObserveRebalance(int64_t plan_epoch, double seconds) {
-  impl_->rebalance_seconds.Observe(seconds);
-  SetPlanEpoch(plan_epoch);
+  impl_->moe.ObserveRebalance(plan_epoch, seconds);
 }
 
 void WorkerMetrics::ObserveCollective(absl::string_view op, int64_t bytes,
@@ -406,7 +243,7 @@ void WorkerMetrics::ObserveLoad(double seconds) {
 }
 
 void WorkerMetrics::SetDeviceMemory(int64_t used_bytes, int64_t free_bytes) {
-  impl_->SetDeviceMemory(used_bytes, free_bytes);
+  impl_->memory.SetDevice(used_bytes, free_bytes);
 }
 
 void WorkerMetrics::CountDeviceError(DeviceErrorKind kind) {
