@@ -1,9 +1,7 @@
 #include "worker/model/model.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
-#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -13,9 +11,9 @@
 #include "kernels/embedding/embedding.h"
 #include "plan/pass_memory.h"
 #include "worker/device/arena.h"
-#include "worker/device/side_stream.h"
 #include "worker/device/transfer.h"
 #include "worker/model/block_factory.h"
+#include "worker/model/expert_connection.h"
 #include "worker/model/pass_arenas.h"
 #include "worker/model/pass_counts.h"
 #include "worker/model/pass_inputs.h"
@@ -31,27 +29,6 @@ constexpr int64_t kLossBlockTokens = 256;
 // A GPU's products need more rows to be fast; 0.3 GB of bf16 with 163,840
 // words.
 constexpr int64_t kLossBlockTokensCuda = 1024;
-
-absl::Status CheckExpertParallel(const ModelSpec& spec,
-                                 const ModelOptions& options) {
-  if (!options.expert_parallel) return absl::OkStatus();
-  const PlacementShape& shape = options.expert_parallel->placement.shape;
-  int64_t layers = 0;
-  for (const BlockSpec& block : spec.blocks) {
-    const auto* moe = std::get_if<MoeSpec>(&block.ffn);
-    if (moe == nullptr) continue;
-    ++layers;
-    if (moe->num_experts != shape.num_experts) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a layer of the model has ", moe->num_experts,
-                       " experts, their placement is for ", shape.num_experts));
-    }
-  }
-  if (layers == shape.num_layers) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("the model has ", layers, " MoE layers, the placement of ",
-                   "its experts ", shape.num_layers));
-}
 
 class BlockModel final : public Model {
  public:
@@ -172,40 +149,9 @@ absl::Status BlockModel::Init() {
 }
 
 absl::Status BlockModel::Connect(const ModelGroups& groups) {
-  const int size =
-      options_.expert_parallel ? options_.expert_parallel->size() : 1;
-  const Communicator* const ep = groups.expert_dispatch;
-  if ((ep == nullptr) != (size == 1) ||
-      (ep != nullptr &&
-       (ep->size() != size || ep->rank() != options_.expert_parallel->rank))) {
-    return absl::InternalError(
-        absl::StrCat("the model's experts lie on ", size,
-                     " ranks, the communicator of their dispatch has ",
-                     ep == nullptr ? 1 : ep->size(), " and is rank ",
-                     ep == nullptr ? 0 : ep->rank()));
-  }
-  std::vector<LinkTier> tiers = groups.expert_tiers;
-  if (tiers.empty()) {
-    std::vector<int> ranks(size);
-    std::iota(ranks.begin(), ranks.end(), 0);
-    tiers = LinkTiers({}, ranks, ep == nullptr ? 0 : ep->rank());
-  }
-  if (std::ssize(tiers) != size) {
-    return absl::InternalError(
-        absl::StrCat("the model's experts lie on ", size, " ranks, and of ",
-                     tiers.size(), " it is said how far away they are"));
-  }
+  CADRE_ASSIGN_OR_RETURN(runtime_, ConnectExperts(options_, groups));
   CADRE_RETURN_IF_ERROR(units_.Connect(groups.units));
   world_ = groups.world;
-  if (options_.expert_parallel) {
-    runtime_ = std::make_unique<ExpertRuntime>(
-        *options_.expert_parallel, groups.expert_dispatch, std::move(tiers),
-        options_.dispatch_chunks, options_.overlap_dispatch);
-    CADRE_ASSIGN_OR_RETURN(runtime_->side, SideStream::Create(options_.exec));
-    if (runtime_->side != nullptr && groups.expert_dispatch != nullptr) {
-      groups.expert_dispatch->OrderBehind(runtime_->side->stream());
-    }
-  }
   return absl::OkStatus();
 }
 
