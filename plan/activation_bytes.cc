@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <variant>
 
+#include "kernels/common/delta_kernels.h"
+
 namespace cadre {
 namespace {
 
@@ -18,32 +20,27 @@ struct RecurrentHeads {
   bool gates;
 };
 
-// Whether GPUs work on copies widened to 128 with zeros.
-bool IsWidened(const RecurrentHeads& heads) {
-  const auto fits = [](int64_t dim) { return dim == 64 || dim == 128; };
-  return fits(heads.key_dim) && fits(heads.value_dim) &&
-         !(heads.key_dim == 128 && heads.value_dim == 128);
-}
-
-// Those copies in the backward: q, k, z, v, the output's gradient and theirs.
+// The copies widened with zeros, in the backward: q, k, z, v, the output's
+// gradient and theirs.
 double WidenedBytes(const RecurrentHeads& heads) {
   double rows = 0;
-  if (heads.key_dim == 64)
+  if (heads.key_dim < kChunkedHeadDim)
     rows += 4 * heads.keys + (heads.gates ? 2 * heads.values : 0);
-  if (heads.value_dim == 64) rows += 3 * heads.values;
-  return 2 * 128 * rows;
+  if (heads.value_dim < kChunkedHeadDim) rows += 3 * heads.values;
+  return 2 * kChunkedHeadDim * rows;
 }
 
 // Linear attention, which keeps `kept` bytes and brings back `replay`.
 void AddRecurrent(const RecurrentHeads& heads, double kept, double replay,
                   const ActivationShape& shape, BlockActivations* out) {
   const auto d = static_cast<double>(std::max(heads.key_dim, heads.value_dim));
-  const bool widened = IsWidened(heads);
+  const bool widened =
+      DeltaKernelsFor(heads.key_dim, heads.value_dim) == DeltaKernels::kPadded;
   out->mixer_kept += kept + 12 * heads.values;
   // Chunk states are made again inside the backward, head group by head group.
   out->mixer_replay += replay;
   out->mixer_live += 6 * heads.values * d + 10 * heads.values * d +
-                     17 * (widened ? 128 : d) *
+                     17 * (widened ? kChunkedHeadDim : d) *
                          std::min<double>(heads.values, shape.kda_head_group);
   if (widened) out->mixer_live += WidenedBytes(heads);
 }

@@ -58,6 +58,9 @@ def check_include(path, header):
 
 
 def main():
+    if len(sys.argv) != 2:
+        print("usage: check_layers.py WORKSPACE", file=sys.stderr)
+        return 2
     root = os.path.dirname(os.path.realpath(sys.argv[1]))
     bad = []
     files = 0

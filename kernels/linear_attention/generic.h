@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "kernels/common/delta_kernels.h"
 #include "kernels/common/exec.h"
 #include "kernels/common/tensor.h"
 
@@ -31,20 +32,12 @@ struct GenericGradients {
   Tensor dq, dk, dv, dz, da, dbeta, da_log, ddt_bias, d_initial_state;
 };
 
-// What runs on CUDA.
-enum class DeltaKernels {
-  kChunked,  // run.cuh, on the tensors as they are
-  kPadded,   // run.cuh, on copies with zero columns (pad.cuh)
-  kGeneric,  // what is declared below
-};
+using cadre::DeltaKernels;
 
+// What runs on CUDA: run.cuh (over pad.cuh), or what is declared below.
 inline DeltaKernels KernelsFor(const Tensor& q, const Tensor& v) {
-  const auto fits = [](int64_t dim) { return dim == 64 || dim == 128; };
-  const int64_t key_dim = q.dim(2), value_dim = v.dim(2);
-  if (q.dtype() != DType::kBF16 || !fits(key_dim) || !fits(value_dim))
-    return DeltaKernels::kGeneric;
-  return key_dim == 128 && value_dim == 128 ? DeltaKernels::kChunked
-                                            : DeltaKernels::kPadded;
+  return q.dtype() == DType::kBF16 ? DeltaKernelsFor(q.dim(2), v.dim(2))
+                                   : DeltaKernels::kGeneric;
 }
 
 // INVALID_ARGUMENT for K above kGenericMaxKeyDim. Needs no workspace.
