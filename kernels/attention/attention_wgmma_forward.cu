@@ -8,7 +8,9 @@ constexpr int kQueries = 128;  // of a block; 64 a warpgroup
 
 template <int kQk, int kV, int kKeys, int kStages>
 struct ForwardTiles {
-  static constexpr int kQChunk = kQueries * 128, kKeyChunk = kKeys * 128;
+  // Of the device's pass only.
+  [[maybe_unused]] static constexpr int kQChunk = kQueries * 128,
+                                        kKeyChunk = kKeys * 128;
   static constexpr int kQBytes = kQueries * kQk * 2;
   static constexpr int kKBytes = kKeys * kQk * 2, kVBytes = kKeys * kV * 2;
   static constexpr int kSharedBytes =

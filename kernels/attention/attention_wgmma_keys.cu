@@ -11,7 +11,9 @@ constexpr int kQueries = 64;  // of a step
 
 template <int kQk, int kV, int kStages>
 struct KeysTiles {
-  static constexpr int kKeyChunk = kKeys * 128, kQueryChunk = kQueries * 128;
+  // Of the device's pass only.
+  [[maybe_unused]] static constexpr int kKeyChunk = kKeys * 128,
+                                        kQueryChunk = kQueries * 128;
   static constexpr int kKBytes = kKeys * kQk * 2, kVBytes = kKeys * kV * 2;
   static constexpr int kQBytes = kQueries * kQk * 2;
   static constexpr int kDoBytes = kQueries * kV * 2;

@@ -35,7 +35,9 @@ __global__ void __launch_bounds__(256)
 
 template <int kQk, int kV, int kKeys>
 struct QueriesTiles {
-  static constexpr int kQueryChunk = kQueries * 128, kKeyChunk = kKeys * 128;
+  // Of the device's pass only.
+  [[maybe_unused]] static constexpr int kQueryChunk = kQueries * 128,
+                                        kKeyChunk = kKeys * 128;
   static constexpr int kQBytes = kQueries * kQk * 2;
   static constexpr int kDoBytes = kQueries * kV * 2;
   static constexpr int kKBytes = kKeys * kQk * 2, kVBytes = kKeys * kV * 2;

@@ -45,7 +45,9 @@ struct Tile {
   int begin, end;   // the group's rows
 };
 
-__device__ __forceinline__ int CeilDiv(int a, int b) { return (a + b - 1) / b; }
+[[maybe_unused]] __device__ __forceinline__ int CeilDiv(int a, int b) {
+  return (a + b - 1) / b;
+}
 
 template <Mode kMode>
 __device__ __forceinline__ int RowTiles(const Problem& p, int rows) {
@@ -131,7 +133,7 @@ __device__ void Load(const CUtensorMap* a, const CUtensorMap* b, const Tile& t,
 }
 
 // Rows from `valid` on of every 64 x 64 piece become zero. All consumers.
-__device__ void ZeroRows(char* stage, int valid) {
+[[maybe_unused]] __device__ void ZeroRows(char* stage, int valid) {
   const int thread = threadIdx.x - 128;
   const int words = (kDepth - valid) * 8;  // of 16 bytes, in one piece
   for (int i = thread; i < words * (kStageBytes / kChunk); i += kConsumers) {

@@ -138,7 +138,7 @@ int Main() {
       "| MB both ways, forward and backward | formula |\n"
       "|---|---|---|---|---|---|---|---|---|\n");
   for (const int ep : {1, 2, 4}) {
-    for (const auto [chunks, overlap] :
+    for (const auto& [chunks, overlap] :
          {std::pair{1, false}, {2, false}, {2, true}}) {
       const Outcome o = Measure(ep, chunks, overlap);
       const ExpertTraffic& t = o.traffic;
