@@ -97,6 +97,7 @@ absl::Status Ledger::Apply(Trigger trigger, const std::string& message,
   }
   const std::string from = StateName(job.state()), to = StateName(next.to);
   job.set_state(next.to);
+  change->entered.push_back(next.to);
   job.set_stop_intent(next.stop_intent);
   *change->record.mutable_state_time() = ToProto(now);
   if (next.to == v1::JOB_STATE_QUEUED) {
@@ -144,9 +145,19 @@ absl::Status Ledger::Save(Store& store, JobChange change) {
   CADRE_RETURN_IF_ERROR(store.PutJob(id, change.record));
   before_group_.emplace(id, previous);
   last_sequence_ = std::max(last_sequence_, change.record.create_sequence());
-  Replace(
-      id, previous,
-      std::make_shared<const state::v1::JobRecord>(std::move(change.record)));
+  const auto saved =
+      std::make_shared<const state::v1::JobRecord>(std::move(change.record));
+  v1::JobState from = v1::JOB_STATE_UNSPECIFIED;
+  if (previous != nullptr) {
+    from = previous->job().state();
+  } else if (change.entered.empty()) {
+    change.entered.push_back(saved->job().state());
+  }
+  for (const v1::JobState to : change.entered) {
+    moves_.push_back({.from = from, .to = to, .record = saved});
+    from = to;
+  }
+  Replace(id, previous, saved);
   return absl::OkStatus();
 }
 
@@ -188,27 +199,27 @@ void Ledger::Replace(const std::string& id, const RecordPtr& before,
   }
 }
 
-void Ledger::Count(const v1::Job& before, const v1::Job& after) {
-  if (before.state() == after.state()) return;
-  const std::string cause = after.has_failure()
-                                ? CauseName(after.failure().cause())
-                                : std::string("NONE");
+void Ledger::Count(const Move& move) {
+  const v1::Job& job = move.record->job();
+  const std::string cause = job.has_failure() ? CauseName(job.failure().cause())
+                                              : std::string("NONE");
   metrics_
       ->Counter(metric::kJobTransitions,
-                {{"to", StateName(after.state())}, {"cause", cause}})
+                {{"to", StateName(move.to)}, {"cause", cause}})
       .Increment();
-  if (after.state() == v1::JOB_STATE_FAILED) {
+  if (move.to == v1::JOB_STATE_FAILED) {
     metrics_->Counter(metric::kJobFailures, {{"cause", cause}}).Increment();
   }
-  if (after.state() == v1::JOB_STATE_RECOVERING) {
+  // Not where the same change gives it up.
+  if (move.to == v1::JOB_STATE_RECOVERING &&
+      job.state() == v1::JOB_STATE_RECOVERING) {
     metrics_->Counter(metric::kJobRestarts, {{"cause", cause}}).Increment();
   }
-  CountRecovery(JobId(after.name()), after.state());
-  if (before.state() == v1::JOB_STATE_QUEUED &&
-      after.state() == v1::JOB_STATE_STARTING) {
+  CountRecovery(JobId(job.name()), move.to);
+  if (move.from == v1::JOB_STATE_QUEUED && move.to == v1::JOB_STATE_STARTING) {
     metrics_->Histogram(metric::kJobQueueWait)
-        .Observe(absl::ToDoubleSeconds(clock_->Now() -
-                                       FromProto(before.queue_time())));
+        .Observe(
+            absl::ToDoubleSeconds(clock_->Now() - FromProto(job.queue_time())));
   }
 }
 
@@ -269,13 +280,15 @@ void Ledger::Publish() {
       continue;
     }
     changed.push_back(after);
-    Count(before == nullptr ? v1::Job() : before->job(), after->job());
     ShowInfo(id, before == nullptr ? nullptr : &before->job(), after->job());
     if (IsTerminal(after->job().state())) {
       metrics_->RemoveGauge(metric::kJobProgress, {{"job", id}});
       metrics_->RemoveGauge(metric::kJobGoodput, {{"job", id}});
     }
   }
+  // One by one: a group may take a job through several states.
+  for (const Move& move : moves_) Count(move);
+  moves_.clear();
   before_group_.clear();
   ShowCounts();
   table_->Publish(changed, gone);
@@ -285,6 +298,7 @@ void Ledger::Rollback() {
   for (const auto& [id, before] : before_group_) {
     Replace(id, Find(id), before);
   }
+  moves_.clear();
   before_group_.clear();
 }
 

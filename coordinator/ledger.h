@@ -18,11 +18,12 @@
 
 namespace cadre::coordinator {
 
-// A job on its way from one version to the next: a copy of its record and the
-// events to write with it.
+// A job on its way from one version to the next: a copy of its record, the
+// events to write with it and the states it enters on the way.
 struct JobChange {
   state::v1::JobRecord record;
   std::vector<v1::Event> events;
+  std::vector<v1::JobState> entered = {};  // by Ledger::Apply
 
   v1::Job& job() { return *record.mutable_job(); }
   std::string id() const { return JobId(record.job().name()); }
@@ -64,7 +65,12 @@ class Ledger {
   void Rollback();
 
  private:
-  void Count(const v1::Job& before, const v1::Job& after);
+  // A job's way from one state to another; `record` as it was saved then.
+  struct Move {
+    v1::JobState from, to;
+    RecordPtr record;
+  };
+  void Count(const Move& move);
   // Keeps live_ and the gauges' counts in step with jobs_; null: no job.
   void Replace(const std::string& id, const RecordPtr& before,
                const RecordPtr& after);
@@ -83,6 +89,7 @@ class Ledger {
   std::map<v1::JobState, int> by_state_;
   std::map<std::string, int> by_reason_;
   std::map<std::string, RecordPtr> before_group_;     // null: did not exist
+  std::vector<Move> moves_;                           // of the group, in order
   std::map<std::string, absl::Duration> recovering_;  // since, monotonic
   std::map<std::string, int> waiting_;                // by owner
   int64_t last_sequence_ = 0;
