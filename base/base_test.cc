@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/ids.h"
 #include "base/proto_file.h"
+#include "base/small_stack.h"
 #include "base/status_matchers.h"
 #include "base/timeouts.h"
 #include "cadre/config/v1/coordinator.pb.h"
@@ -51,6 +52,24 @@ TEST(File, IsReplacedAsAWhole) {
   EXPECT_EQ(*ReadFile(path), "two");
   EXPECT_THAT(ReadFile(path + ".no").status(),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr(path)));
+}
+
+TEST(File, IsReadWholeWhateverItsSize) {
+  const std::string path = ::testing::TempDir() + "/sized";
+  for (const size_t size : {0, 1, 4095, 4096, 4097, 100'000}) {
+    const std::string content(size, 'x');
+    ASSERT_OK(WriteFileAtomic(path, content));
+    EXPECT_EQ(*ReadFile(path), content) << size << " bytes";
+  }
+  // It says that it is empty.
+  EXPECT_THAT(*ReadFile("/proc/self/maps"), HasSubstr("[stack]"));
+}
+
+TEST(File, IsReadOnTheStackOfASmallThread) {
+  const std::string path = ::testing::TempDir() + "/large";
+  const std::string content(300'000, 'x');
+  ASSERT_OK(WriteFileAtomic(path, content));
+  testing::RunOnSmallStack([&] { EXPECT_EQ(*ReadFile(path), content); });
 }
 
 TEST(ProtoFile, NamesLineAndColumnOfAnUnknownField) {

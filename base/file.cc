@@ -1,8 +1,10 @@
 #include "base/file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -10,6 +12,12 @@
 #include "absl/strings/str_cat.h"
 
 namespace cadre {
+namespace {
+
+// For files whose size is not known, such as those of /proc.
+constexpr size_t kMinReadBytes = 4096;
+
+}  // namespace
 
 absl::Status FileError(absl::string_view action, const std::string& path,
                        int error) {
@@ -34,18 +42,26 @@ absl::Status FileError(absl::string_view action, const std::string& path,
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return FileError("open", path, errno);
-  std::string content;
-  char buffer[1 << 16];
+  // Straight into the string: a buffer on the stack would have to fit into that
+  // of the smallest thread of any library that calls back.
+  struct stat facts{};
+  const size_t expected =
+      fstat(fd, &facts) == 0 ? static_cast<size_t>(facts.st_size) : 0;
+  // One more than expected, so that the end is seen without growing.
+  std::string content(std::max(expected + 1, kMinReadBytes), '\0');
+  size_t done = 0;
   ssize_t n;
-  while ((n = read(fd, buffer, sizeof(buffer))) != 0) {
+  while ((n = read(fd, &content[done], content.size() - done)) != 0) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
       const int error = errno;
       close(fd);
       return FileError("read", path, error);
     }
-    content.append(buffer, n);
+    done += n;
+    if (done == content.size()) content.resize(2 * done);
   }
+  content.resize(done);
   close(fd);
   return content;
 }
