@@ -4,6 +4,7 @@
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 
+#include "base/small_stack.h"
 #include "base/status_matchers.h"
 
 namespace cadre {
@@ -44,6 +45,19 @@ TEST(MetricsRegistry, RefreshesBeforeAScrapeUntilTheHookGoes) {
   EXPECT_THAT(metrics.Text(), HasSubstr("{state=\"A\"} 2"));
   hook.reset();
   EXPECT_THAT(metrics.Text(), HasSubstr("{state=\"A\"} 2"));
+}
+
+// The server's threads have small ones.
+TEST(MetricsRegistry, HooksHaveAWholeStackWhereverTheScrapeComesFrom) {
+  MetricsRegistry metrics;
+  prometheus::Gauge& jobs = metrics.Gauge(metric::kJobs, {{"state", "A"}});
+  const auto hook = metrics.BeforeScrape([&] {
+    volatile char large[4 * testing::kSmallStackBytes];
+    for (size_t i = 0; i < sizeof(large); i += 1024) large[i] = 1;
+    jobs.Set(large[0]);
+  });
+  testing::RunOnSmallStack(
+      [&] { EXPECT_THAT(metrics.Text(), HasSubstr("{state=\"A\"} 1")); });
 }
 
 TEST(MetricsServer, OffServesNothing) {
