@@ -183,7 +183,8 @@ int CountGpus(const std::string& dev) {
   int count = 0;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(dev, error)) {
-    absl::string_view name = entry.path().filename().native();
+    const std::string file = entry.path().filename();
+    absl::string_view name = file;
     if (!absl::ConsumePrefix(&name, "nvidia") || name.empty()) continue;
     count += std::all_of(name.begin(), name.end(), absl::ascii_isdigit);
   }
