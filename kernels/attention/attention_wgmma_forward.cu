@@ -8,11 +8,11 @@ constexpr int kQueries = 128;  // of a block; 64 a warpgroup
 
 template <int kQk, int kV, int kKeys, int kStages>
 struct ForwardTiles {
-  // Of the device's pass only.
-  [[maybe_unused]] static constexpr int kQChunk = kQueries * 128,
-                                        kKeyChunk = kKeys * 128;
-  static constexpr int kQBytes = kQueries * kQk * 2;
-  static constexpr int kKBytes = kKeys * kQk * 2, kVBytes = kKeys * kV * 2;
+  // A chunk: 64 columns of all rows.
+  static constexpr int kQChunk = kQueries * 128, kKeyChunk = kKeys * 128;
+  static constexpr int kQBytes = kQk / 64 * kQChunk;
+  static constexpr int kKBytes = kQk / 64 * kKeyChunk;
+  static constexpr int kVBytes = kV / 64 * kKeyChunk;
   static constexpr int kSharedBytes =
       kAlignment + kQBytes + kStages * (kKBytes + kVBytes);
 };

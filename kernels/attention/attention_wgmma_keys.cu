@@ -11,12 +11,12 @@ constexpr int kQueries = 64;  // of a step
 
 template <int kQk, int kV, int kStages>
 struct KeysTiles {
-  // Of the device's pass only.
-  [[maybe_unused]] static constexpr int kKeyChunk = kKeys * 128,
-                                        kQueryChunk = kQueries * 128;
-  static constexpr int kKBytes = kKeys * kQk * 2, kVBytes = kKeys * kV * 2;
-  static constexpr int kQBytes = kQueries * kQk * 2;
-  static constexpr int kDoBytes = kQueries * kV * 2;
+  // A chunk: 64 columns of all rows.
+  static constexpr int kKeyChunk = kKeys * 128, kQueryChunk = kQueries * 128;
+  static constexpr int kKBytes = kQk / 64 * kKeyChunk;
+  static constexpr int kVBytes = kV / 64 * kKeyChunk;
+  static constexpr int kQBytes = kQk / 64 * kQueryChunk;
+  static constexpr int kDoBytes = kV / 64 * kQueryChunk;
   static constexpr int kStageBytes = kQBytes + kDoBytes;
   static constexpr int kSharedBytes =
       kAlignment + kKBytes + kVBytes + kStages * kStageBytes;

@@ -35,12 +35,12 @@ __global__ void __launch_bounds__(256)
 
 template <int kQk, int kV, int kKeys>
 struct QueriesTiles {
-  // Of the device's pass only.
-  [[maybe_unused]] static constexpr int kQueryChunk = kQueries * 128,
-                                        kKeyChunk = kKeys * 128;
-  static constexpr int kQBytes = kQueries * kQk * 2;
-  static constexpr int kDoBytes = kQueries * kV * 2;
-  static constexpr int kKBytes = kKeys * kQk * 2, kVBytes = kKeys * kV * 2;
+  // A chunk: 64 columns of all rows.
+  static constexpr int kQueryChunk = kQueries * 128, kKeyChunk = kKeys * 128;
+  static constexpr int kQBytes = kQk / 64 * kQueryChunk;
+  static constexpr int kDoBytes = kV / 64 * kQueryChunk;
+  static constexpr int kKBytes = kQk / 64 * kKeyChunk;
+  static constexpr int kVBytes = kV / 64 * kKeyChunk;
   // Keys are held until dQ has taken them up, a step later than values.
   static constexpr int kKStages = 3, kVStages = 2;
   static constexpr int kSharedBytes =
